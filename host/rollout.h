@@ -1,0 +1,43 @@
+/* rollout.h - grows the trees of one step: engine, world, strategy and scorer meet here. Level 6. */
+#pragma once
+#include "host/config.h"
+#include "host/scorer/scorer.h"
+#include "host/strategy/strategy.h"
+
+typedef struct gr_rollout_settings {
+    const gr_strategy* strategy;
+    const void* strategy_settings;
+    const gr_scorer* scorer;
+    const void* scorer_settings;
+    int group, max_turns, max_turn_tokens, max_context, on_cap;
+    int64_t max_tree_turns;
+    gr_sampling sampling;
+    gr_purpose purpose;
+} gr_rollout_settings;
+
+typedef struct gr_rollout_task {
+    int64_t step;
+    int slot, attempt;
+    gr_split split;
+    int64_t task;
+} gr_rollout_task;
+
+typedef struct gr_rollout_times {
+    double gen_s, env_s, score_s;
+} gr_rollout_times;
+
+typedef struct gr_rollout gr_rollout;
+GR_MUST_CHECK gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs,
+                                        uint64_t run_seed);
+void gr_rollout_close(gr_rollout* r);
+
+/* Grows one finished tree per task, all of them in one continuous batch. tree[i] belongs to task[i];
+ * trees are reset here. The result depends on (run seed, task, weights, settings) only. */
+GR_MUST_CHECK gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings* s,
+                                       const gr_rollout_task* task, int n, gr_tree* tree);
+const gr_rollout_times* gr_rollout_time(const gr_rollout* r); /* since open */
+/* What the loop is waiting for, in words, for the watchdog and progress line; any thread. */
+const char* gr_rollout_phase(const gr_rollout* r);
+
+/* uid of a root: hash of (run seed, purpose, step, slot, attempt). */
+uint64_t gr_rollout_key(uint64_t run_seed, gr_purpose purpose, const gr_rollout_task* task);

@@ -1,0 +1,53 @@
+/* strategy.h - where to branch, where to stop. Level 5.
+ *
+ * A strategy reads the tree and returns decisions; rollout.c carries them out through tree.h. It is
+ * asked at two moments: when one branch has finished a turn (verdict), and when no branch of the tree
+ * is running (round). It keeps no state of its own: what it needs is in the tree and in
+ * gr_round.number, so a tree can be replayed. */
+#pragma once
+#include "host/tree.h"
+
+typedef enum gr_verdict {
+    GR_GO_ON,    /* next turn at once */
+    GR_WAIT,     /* hold until the next round */
+    GR_STOP_LOOP /* end the branch, status loop */
+} gr_verdict;
+
+typedef struct gr_decision {
+    int node;
+    int n_children;        /* > 0: go on from the end of this node with so many children; several
+                              decisions on one node add up */
+    gr_node_status status; /* n_children == 0: close it as LOOP or PRUNED */
+    int branch; /* root only: -1 opens a new branch per child, else the branch they join */
+} gr_decision;
+
+typedef struct gr_round {
+    int number;   /* rounds this tree has had before: 0 is the first, right after the reset */
+    int group;    /* rollout.group */
+    int horizon;  /* most turns of a path */
+    uint64_t key; /* for random choices of this tree and round */
+    const double* score; /* (n_nodes) of nodes named by `wants`, else NaN */
+} gr_round;
+
+typedef struct gr_strategy {
+    const char* name;
+    const gr_block* block; /* NULL: no settings */
+    bool keeps_states;     /* may expand inner nodes: their env states and KV pages are kept */
+    /* May be NULL: GR_GO_ON always. `node` is open and has just taken its turn. */
+    gr_verdict (*verdict)(const void* settings, const gr_tree* t, int node);
+    /* Nodes the next round wants scored; returns their number. May be NULL: none. */
+    int (*wants)(const void* settings, const gr_tree* t, const gr_round* r, int32_t* node, int cap);
+    /* Decisions; open leaves without one stay as they are for one more turn (children = 1).
+     * Returns their number; a tree in which then nothing runs is finished. */
+    int (*round)(const void* settings, const gr_tree* t, const gr_round* r, gr_decision* out,
+                 int cap);
+} gr_strategy;
+
+extern const gr_strategy* const gr_strategies[]; /* NULL-terminated */
+const gr_strategy* gr_strategy_find(const char* name);
+
+/* Number of equal actions in a row that end at `node`, itself included. With `still`, turns count only
+ * while the state hash does not change either. */
+int gr_repeats(const gr_tree* t, int node, bool still);
+/* Orders node[0..n) by descending score; ties at random under `key`. */
+void gr_rank(int32_t* node, int n, const double* score, uint64_t key);

@@ -1,0 +1,112 @@
+/* tree.h - the rollout tree: one object from sampler to gradient. Level 4.
+ *
+ * A node is one turn: [action tokens | resulting observation tokens]; the root is [prompt | first
+ * observation]. Environment state, score, reward and KV pages of a node belong to its end, so the
+ * children of a fork share everything up to and including the observation they answer. The initial
+ * branches are the root's children; `branch` is the ordinal of a node's initial branch. The root is
+ * never a fork: "fork" means a non-root node with two or more counted children.
+ *
+ *     root [prompt|obs0] --+-- n1 [a|obs] --+-- n4 [a|obs]      branch 0 0   (n1 is a fork)
+ *                          |                +-- n5 [a|obs]             0
+ *                          +-- n2 [a|obs]                              1
+ *                          +-- n3 [a|obs]                              2
+ *
+ * Structure of arrays, no per-node malloc. Nodes are numbered in order of creation, so a parent comes
+ * before its children. Only the functions here change a tree; it is closed before credit is assigned. */
+#pragma once
+#include "envs/env.h"
+#include "host/arena.h"
+#include "model/engine.h"
+
+typedef enum gr_node_kind { GR_POLICY, GR_DEMO, GR_REJECTED, GR_JUDGE, GR_CONTEXT } gr_node_kind;
+typedef enum gr_node_status {
+    GR_OPEN,       /* a leaf that may go on */
+    GR_ACTING,     /* its action is being sampled or executed */
+    GR_INNER,      /* has children */
+    GR_TERMINAL,   /* the world ended the episode */
+    GR_LOOP,       /* stopped: repeats itself */
+    GR_PRUNED,     /* stopped by its score */
+    GR_TRUNCATED,  /* context, token cap or tree budget */
+    GR_TIME_LIMIT, /* horizon */
+    GR_ERROR,      /* the environment failed: outside baseline and loss */
+    GR_N_STATUSES
+} gr_node_status;
+typedef enum gr_logp_from { GR_LOGP_SAMPLER, GR_LOGP_TRAINER } gr_logp_from;
+
+extern const char* const gr_node_kind_name[];
+extern const char* const gr_node_status_name[];
+
+typedef struct gr_tree {
+    /* identity */
+    int64_t step;
+    int slot, attempt; /* group of the step; how often it was resampled */
+    int64_t task;
+    uint64_t key; /* root uid */
+    /* per node, n_nodes */
+    int n_nodes;
+    int32_t *parent,
+        *context; /* -1 at the root; context: the token parent, see design of packing */
+    int32_t *branch, *ordinal, *turn; /* root: -1, 0, 0 */
+    int64_t* token_begin;             /* into token[]; node's tokens are contiguous */
+    int32_t *n_action, *n_obs;
+    uint8_t *kind, *status, *logp_from;
+    bool *stepped, *train, *valid, *success;
+    double* reward; /* of this turn */
+    double* score;  /* NaN: not scored */
+    double* signal; /* (n_nodes, GR_SIGNALS) */
+    uint64_t *uid, *version, *state_hash;
+    int32_t* turns_left; /* environment turns the branch may still take */
+    int32_t *env, *seq;  /* handle and KV sequence, -1: none */
+    int64_t node_cap;
+    /* per token, n_tokens */
+    int32_t* token;
+    double* logp; /* sampling log-prob of action tokens; 0 for observations */
+    int64_t n_tokens, token_cap;
+    /* ledger of this tree */
+    int64_t env_turns, gen_tokens, scorer_calls, env_errors[GR_N_ENV_ERRORS];
+    int64_t turn_cap;       /* rollout.max_tree_turns; 0: none */
+    int64_t turns_reserved; /* granted to live branches and not yet used */
+} gr_tree;
+
+void gr_tree_reset(gr_tree* t, int64_t step, int slot, int attempt, int64_t task, uint64_t key,
+                   int64_t turn_cap);
+void gr_tree_free(gr_tree* t);
+
+/* The root with its prompt and first observation. Returns 0. */
+int gr_tree_add_root(gr_tree* t, const int32_t* token, int n, int horizon);
+/* A child of `parent` that will act: next ordinal, uid derived from the parent's, branch inherited; a
+ * child of the root with branch < 0 opens the next branch. Grants it turns within the tree's cap:
+ * -1 and no change if not one turn is left. */
+int gr_tree_add_child(gr_tree* t, int parent, int branch);
+void gr_tree_set_action(gr_tree* t, int node, const int32_t* token, const double* logp, int n,
+                        uint64_t version);
+void gr_tree_set_obs(gr_tree* t, int node, const int32_t* token, int n);
+/* What the world answered; leaves status OPEN or sets TERMINAL / TIME_LIMIT. Counts the turn. */
+void gr_tree_set_result(gr_tree* t, int node, const gr_obs* obs);
+/* Ends a live branch; gives its unused turns back. */
+void gr_tree_close(gr_tree* t, int node, gr_node_status status);
+
+static inline int gr_node_tokens(const gr_tree* t, int node)
+{
+    return t->n_action[node] + t->n_obs[node];
+}
+/* Tokens from the root to the end of `node` along context links; returns their number. */
+int gr_tree_path_tokens(const gr_tree* t, int node, int32_t* out, int cap);
+int gr_tree_path_length(const gr_tree* t, int node);
+int gr_tree_path_nodes(const gr_tree* t, int node, int32_t* out, int cap); /* root first */
+int gr_tree_action_text(const gr_tree* t, int node, char* text, int cap);
+int gr_tree_obs_text(const gr_tree* t, int node, char* text, int cap);
+double gr_tree_return(const gr_tree* t, int node);        /* sum of rewards on the path */
+bool gr_tree_same_action(const gr_tree* t, int a, int b); /* equal action tokens */
+int gr_tree_n_children(const gr_tree* t, int node);       /* policy and demo */
+bool gr_tree_is_fork(const gr_tree* t, int node);
+
+/* Counted leaf: policy or demo, without policy or demo children, ended, not an error. Fills `leaf` in
+ * node order and returns their number. */
+int gr_tree_leaves(const gr_tree* t, int32_t* leaf, int cap);
+/* Split multiplicity of each leaf: product over the forks on its path of 1/(counted children); the sum
+ * over a tree is its number of initial branches with counted leaves. */
+void gr_tree_split(const gr_tree* t, const int32_t* leaf, int n_leaves, double* s);
+
+/* Recounts everything that is stored twice (children, turns, tokens, reservations); panics if wrong. */
+void gr_tree_check(const gr_tree* t);

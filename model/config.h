@@ -1,0 +1,18 @@
+/* config.h - the shape of a decoder-only transformer as in Llama and Qwen. Level 2. */
+#pragma once
+#include "host/base.h"
+
+typedef struct gr_model_config {
+    int layers, width, heads, kv_heads, head_dim, mlp, vocab;
+    int max_context; /* most tokens on one path */
+    double rope_theta;
+    float norm_eps;
+    bool qkv_bias; /* Qwen2 */
+    bool qk_norm;  /* Qwen3 */
+    bool tied;     /* head weights are the embedding */
+} gr_model_config;
+
+static inline int gr_qkv_width(const gr_model_config* c)
+{
+    return (c->heads + 2 * c->kv_heads) * c->head_dim;
+}
