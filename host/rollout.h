@@ -20,6 +20,7 @@ typedef struct gr_rollout_task {
     int slot, attempt;
     gr_split split;
     int64_t task;
+    bool extend; /* keep the tree and open `group` more initial branches from its root */
 } gr_rollout_task;
 
 typedef struct gr_rollout_times {
@@ -31,8 +32,9 @@ GR_MUST_CHECK gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_
                                         uint64_t run_seed);
 void gr_rollout_close(gr_rollout* r);
 
-/* Grows one finished tree per task, all of them in one continuous batch. tree[i] belongs to task[i];
- * trees are reset here. The result depends on (run seed, task, weights, settings) only. */
+/* Grows one finished tree per task, all of them in one continuous batch. tree[i] belongs to task[i] and
+ * is reset here unless the task extends it. The result depends on (run seed, task, weights, settings)
+ * only. Handles and pages are given back before return. */
 GR_MUST_CHECK gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings* s,
                                        const gr_rollout_task* task, int n, gr_tree* tree);
 const gr_rollout_times* gr_rollout_time(const gr_rollout* r); /* since open */

@@ -56,14 +56,14 @@ void gr_dev_read_real(gr_dev* dev, double* dst, const void* src, int64_t n);
 
 GR_MUST_CHECK gr_status gr_dev_sync(gr_dev* dev);
 
-/* Pointer arithmetic on untyped tensors, in elements. */
+/* Pointer arithmetic on untyped tensors, in elements. Like strchr they take const tensors too. */
 static inline void* gr_real_at(const gr_dev* dev, const void* p, int64_t i)
 {
-    return (char*)p + (size_t)i * dev->real_bytes;
+    return (void*)((uintptr_t)p + (size_t)i * dev->real_bytes);
 }
 static inline void* gr_acc_at(const gr_dev* dev, const void* p, int64_t i)
 {
-    return (char*)p + (size_t)i * dev->acc_bytes;
+    return (void*)((uintptr_t)p + (size_t)i * dev->acc_bytes);
 }
 
 #ifdef __cplusplus

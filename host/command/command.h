@@ -1,16 +1,38 @@
 /* command.h - the sub-commands of grove. Level 9: the only place that knows them all. */
 #pragma once
-#include "host/config.h"
+#include <argp.h>
+
+#include "host/train.h"
 
 typedef struct gr_command {
     const char* name;
     const char* summary;               /* one line for `grove --help` */
-    int (*run)(int argc, char** argv); /* argv[0] is the command's name; returns the exit status */
+    int (*run)(int argc, char** argv); /* argv[0] is "grove <name>"; returns the exit status */
 } gr_command;
 
+extern const gr_command gr_command_train, gr_command_eval, gr_command_generate, gr_command_inspect,
+    gr_command_replay;
 extern const gr_command* const gr_commands[]; /* NULL-terminated */
 
-/* Registers the blocks of all worlds, strategies, scorers and estimators. */
-void gr_command_register(gr_config* c);
-/* Prints "grove: <reason>" as one line and returns 1. */
+/* Core settings and the blocks of all worlds, strategies and scorers, with defaults. */
+void gr_command_config(gr_config* c);
+/* An argp help filter that appends the settings table to `--help`. */
+char* gr_command_help(int key, const char* text, void* input);
+/* Prints the last error as one line "grove: <reason>" and returns 1. */
 int gr_command_fail(void);
+
+/* Words after the options: one subject (a file or folder), then section.key=value. */
+typedef struct gr_command_words {
+    const char* subject;
+    const char* override[128];
+    int n_overrides;
+} gr_command_words;
+/* Takes one argp argument; false if it is neither. */
+bool gr_command_word(gr_command_words* w, char* arg);
+
+/* Opens what a finished or interrupted run left, for reading: config.json of the run, its overrides,
+ * and the weights of a checkpoint. `where` is a run folder (newest checkpoint, or `label`) or a
+ * checkpoint folder inside one. */
+GR_MUST_CHECK gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where,
+                                            const char* label, gr_run_mode mode,
+                                            const gr_command_words* w);

@@ -1,0 +1,96 @@
+#include "host/command/command.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const gr_command* const gr_commands[] = {
+    &gr_command_train,   &gr_command_eval,   &gr_command_generate,
+    &gr_command_inspect, &gr_command_replay, NULL,
+};
+
+void gr_command_config(gr_config* c)
+{
+    gr_config_init(c);
+    for (int i = 0; gr_worlds[i] != NULL; i++) {
+        if (gr_worlds[i]->block != NULL) gr_config_register(c, gr_worlds[i]->block);
+    }
+    for (int i = 0; gr_strategies[i] != NULL; i++) {
+        if (gr_strategies[i]->block != NULL) gr_config_register(c, gr_strategies[i]->block);
+    }
+    for (int i = 0; gr_scorers[i] != NULL; i++) {
+        if (gr_scorers[i]->block != NULL) gr_config_register(c, gr_scorers[i]->block);
+    }
+}
+
+char* gr_command_help(int key, const char* text, void* input)
+{
+    (void)input;
+    if (key != ARGP_KEY_HELP_EXTRA) return (char*)(uintptr_t)text; /* argp keeps it as it was */
+    char* out = NULL;
+    size_t n = 0;
+    FILE* f = open_memstream(&out, &n);
+    if (f == NULL) return NULL;
+    gr_config c;
+    gr_command_config(&c);
+    fprintf(f, "Settings, as section.key=value or in the configuration file:\n");
+    gr_config_help(&c, NULL, f);
+    gr_config_free(&c);
+    (void)fclose(f);
+    return out;
+}
+
+int gr_command_fail(void)
+{
+    fprintf(stderr, "grove: %s\n", gr_last_error_text());
+    return 1;
+}
+
+bool gr_command_word(gr_command_words* w, char* arg)
+{
+    const char* equals = strchr(arg, '=');
+    const char* dot = strchr(arg, '.');
+    const char* slash = strchr(arg, '/'); /* a path may hold dots and equal signs */
+    bool is_override =
+        equals != NULL && dot != NULL && dot < equals && (slash == NULL || slash > equals);
+    if (is_override && w->n_overrides < GR_COUNT(w->override)) {
+        w->override[w->n_overrides++] = arg;
+        return true;
+    }
+    if (is_override || w->subject != NULL) return false;
+    w->subject = arg;
+    return true;
+}
+
+static bool exists(const char* path)
+{
+    struct stat s;
+    return stat(path, &s) == 0;
+}
+
+gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where, const char* label,
+                              gr_run_mode mode, const gr_command_words* w)
+{
+    char config[1200], checkpoint[1024];
+    (void)snprintf(config, sizeof config, "%s/state.json", where);
+    if (exists(config)) { /* a checkpoint folder: the run is two levels up */
+        (void)snprintf(checkpoint, sizeof checkpoint, "%s", where);
+        (void)snprintf(config, sizeof config, "%s/../../config.json", where);
+    } else {
+        (void)snprintf(config, sizeof config, "%s/config.json", where);
+        if (!exists(config))
+            return GR_FAIL(GR_EARG, "%s: no run here (config.json is missing)", where);
+        GR_TRY(gr_checkpoint_find(where, label, checkpoint, sizeof checkpoint));
+        if (checkpoint[0] == 0) {
+            return GR_FAIL(GR_EARG, "%s: no complete checkpoint%s%s", where, label ? " " : "",
+                           label ? label : "");
+        }
+    }
+    GR_TRY(gr_config_load(c, config, w->n_overrides, w->override));
+    GR_TRY(gr_run_open(run, c, mode, checkpoint, false));
+    GR_TRY(gr_checkpoint_load(checkpoint, &run->state, &run->weights,
+                              mode == GR_RUN_TRAIN ? &run->optimizer : NULL));
+    gr_engine_reset(&run->engine);
+    return GR_OK;
+}

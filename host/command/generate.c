@@ -1,0 +1,166 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/command/command.h"
+
+typedef struct options {
+    gr_command_words words;
+    const char *label, *prompt, *stop;
+    int tokens, samples;
+    double temperature;
+    uint64_t seed;
+    bool greedy;
+} options;
+
+static const struct argp_option option_list[] = {
+    {"prompt", 'p', "TEXT", 0, "Text to continue; - reads standard input", 0},
+    {"tokens", 't', "N", 0, "Most tokens of a continuation (default 64)", 0},
+    {"samples", 'k', "K", 0, "Continuations, all forked from one prefill (default 1)", 0},
+    {"temperature", 'T', "X", 0, "Sampling temperature (default 1)", 0},
+    {"greedy", 'g', NULL, 0, "Most probable token instead of sampling", 0},
+    {"seed", 's', "N", 0, "Seed of the sampler (default 0)", 0},
+    {"stop", 'e', "TEXT", 0, "End a continuation after this text", 0},
+    {"checkpoint", 'c', "NAME", 0,
+     "Checkpoint of the run: a step, `best`, `initial` (default: newest)", 0},
+    {0},
+};
+
+static error_t parse(int key, char* arg, struct argp_state* state)
+{
+    options* o = state->input;
+    switch (key) {
+    case 'p':
+        o->prompt = arg;
+        return 0;
+    case 't':
+        o->tokens = atoi(arg);
+        if (o->tokens <= 0) argp_error(state, "--tokens %s: not a positive number", arg);
+        return 0;
+    case 'k':
+        o->samples = atoi(arg);
+        if (o->samples <= 0) argp_error(state, "--samples %s: not a positive number", arg);
+        return 0;
+    case 'T':
+        o->temperature = strtod(arg, NULL);
+        if (!(o->temperature > 0)) argp_error(state, "--temperature %s: must be above 0", arg);
+        return 0;
+    case 'g':
+        o->greedy = true;
+        return 0;
+    case 's':
+        o->seed = strtoull(arg, NULL, 10);
+        return 0;
+    case 'e':
+        o->stop = arg;
+        return 0;
+    case 'c':
+        o->label = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!gr_command_word(&o->words, arg))
+            argp_error(state, "`%s` is not section.key=value", arg);
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {option_list,
+                                 parse,
+                                 "RUN|CHECKPOINT [section.key=value ...]",
+                                 "Continues a prompt with the model of a checkpoint.\v"
+                                 "Examples:\n"
+                                 "  printf 'P__H\\n____\\n_H__\\n___G\\n' | grove generate "
+                                 "runs/frozenlake_patr -p - --samples 4\n"
+                                 "  grove generate runs/frozenlake_patr -p 'P_\\n_G' --greedy\n",
+                                 NULL,
+                                 gr_command_help,
+                                 NULL};
+
+static gr_status read_prompt(const options* o, char* text, size_t cap, int* n)
+{
+    if (o->prompt == NULL) return GR_FAIL(GR_EARG, "--prompt is missing");
+    if (strcmp(o->prompt, "-") == 0) {
+        *n = (int)fread(text, 1, cap, stdin);
+    } else {
+        *n = (int)GR_MIN(strlen(o->prompt), cap);
+        memcpy(text, o->prompt, (size_t)*n);
+    }
+    if (*n == 0) return GR_FAIL(GR_EARG, "--prompt: the prompt is empty");
+    return GR_OK;
+}
+
+static void print(const gr_reply* a)
+{
+    char text[8192];
+    double logp = 0;
+    (void)gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    for (int i = 0; i < a->n_tokens; i++) logp += a->logp[i];
+    printf("--- %d: %d tokens, log-probability %.3f\n%s%s", a->child, a->n_tokens, logp, text,
+           a->n_tokens > 0 && text[strlen(text) - 1] == '\n' ? "" : "\n");
+}
+
+static gr_status generate(const options* o, gr_config* c, gr_run* run)
+{
+    char text[4096];
+    int32_t token[4096];
+    uint64_t uid[256];
+    int n = 0;
+    GR_TRY(read_prompt(o, text, sizeof text, &n));
+    GR_TRY(gr_command_open_run(run, c, o->words.subject, o->label, GR_RUN_EVAL, &o->words));
+    n = gr_encode(text, n, token, GR_COUNT(token));
+    if (n >= run->weights.config.max_context) {
+        return GR_FAIL(GR_EARG, "--prompt: %d tokens do not fit rollout.max_context = %d", n,
+                       run->weights.config.max_context);
+    }
+    int samples = GR_MIN(o->samples, GR_COUNT(uid));
+    for (int i = 0; i < samples; i++) uid[i] = gr_key_join(o->seed, (uint64_t)i);
+    gr_engine_submit(&run->engine,
+                     &(gr_request){
+                         .seq = gr_engine_open_seq(&run->engine),
+                         .context = token,
+                         .n_context = n,
+                         .n_children = samples,
+                         .uid = uid,
+                         .sampling = {.temperature = (float)o->temperature,
+                                      .top_p = (float)c->rollout.top_p,
+                                      .min_p = (float)c->rollout.min_p,
+                                      .top_k = (int32_t)c->rollout.top_k,
+                                      .greedy = o->greedy},
+                         .stop = o->stop,
+                         .max_tokens = GR_MIN(o->tokens, (int)c->rollout.max_turn_tokens),
+                         .purpose = GR_FOR_EVAL,
+                     });
+    gr_reply a;
+    while (!gr_engine_idle(&run->engine)) {
+        GR_TRY(gr_engine_step(&run->engine));
+        while (gr_engine_poll(&run->engine, &a)) print(&a);
+    }
+    return GR_OK;
+}
+
+static int run_generate(int argc, char** argv)
+{
+    options o = {.tokens = 64, .samples = 1, .temperature = 1};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 1;
+    gr_config c;
+    gr_run run = {0};
+    gr_command_config(&c);
+    /* A continuation may be longer than an action of the run. */
+    char cap[64];
+    (void)snprintf(cap, sizeof cap, "rollout.max_turn_tokens=%d", o.tokens);
+    if (o.words.n_overrides < GR_COUNT(o.words.override)) {
+        o.words.override[o.words.n_overrides++] = cap;
+    }
+    gr_status st = generate(&o, &c, &run);
+    gr_run_close(&run);
+    gr_config_free(&c);
+    return st == GR_OK ? 0 : gr_command_fail();
+}
+
+const gr_command gr_command_generate = {"generate", "continue a prompt with a trained model",
+                                        run_generate};

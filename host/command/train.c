@@ -1,0 +1,87 @@
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "host/command/command.h"
+
+typedef struct options {
+    gr_command_words words;
+    bool dry_run;
+} options;
+
+static const struct argp_option option_list[] = {
+    {"dry-run", 'n', NULL, 0, "Print resolved settings, objective and memory plan; do nothing", 0},
+    {0},
+};
+
+static error_t parse(int key, char* arg, struct argp_state* state)
+{
+    options* o = state->input;
+    switch (key) {
+    case 'n':
+        o->dry_run = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!gr_command_word(&o->words, arg))
+            argp_error(state, "`%s` is not section.key=value", arg);
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    option_list,
+    parse,
+    "CONFIG.json [section.key=value ...]",
+    "Trains a model as the configuration says. The same command again resumes an interrupted run.\v"
+    "Examples:\n"
+    "  grove train configs/frozenlake_patr.json\n"
+    "  grove train configs/frozenlake_flat.json run.seed=3 run.name=flat_3 optimizer.lr=8e-4\n"
+    "  grove train configs/frozenlake_patr.json --dry-run\n",
+    NULL,
+    gr_command_help,
+    NULL};
+
+static void on_signal(int number)
+{
+    (void)number;
+    gr_train_stop();
+}
+
+static gr_status train(const options* o, gr_config* c, gr_run* run)
+{
+    GR_TRY(gr_config_load(c, o->words.subject, o->words.n_overrides, o->words.override));
+    const char* dir = c->model.path[0] ? c->model.path : c->warmstart.load;
+    GR_TRY(gr_run_open(run, c, GR_RUN_TRAIN, dir, o->dry_run));
+    if (o->dry_run) {
+        char* json = gr_config_print(c);
+        printf("%s\n", json);
+        free(json);
+    }
+    if (!c->log.quiet || o->dry_run) gr_run_describe(run);
+    if (o->dry_run) return GR_OK;
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    (void)sigaction(SIGINT, &stop, NULL); /* a second signal ends at once */
+    (void)sigaction(SIGTERM, &stop, NULL);
+    return gr_train(run);
+}
+
+static int run_train(int argc, char** argv)
+{
+    options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 1;
+    gr_config c;
+    gr_run run = {0};
+    gr_command_config(&c);
+    gr_status st = train(&o, &c, &run);
+    gr_run_close(&run);
+    gr_config_free(&c);
+    return st == GR_OK ? 0 : gr_command_fail();
+}
+
+const gr_command gr_command_train = {"train", "train a model, or resume an interrupted run",
+                                     run_train};

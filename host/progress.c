@@ -1,0 +1,113 @@
+#include "host/progress.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define PLAIN_EVERY_S 5 /* between lines when stderr is not a terminal */
+
+static void eta(char* text, size_t cap, const gr_progress* p, double share)
+{
+    double done = share - p->start_share, used = gr_now_s() - p->start_s;
+    if (done <= 0 || used < 1) {
+        (void)snprintf(text, cap, "--:--");
+        return;
+    }
+    long left = lround(used * (1 - share) / done);
+    (void)snprintf(text, cap, "%ld:%02ld", left / 60, left % 60);
+}
+
+static void begin(gr_progress* p, double share)
+{
+    if (p->started) return;
+    p->started = true;
+    p->start_s = gr_now_s();
+    p->start_share = share;
+    p->first_success = p->first_greedy = p->last_success = p->last_greedy = NAN;
+}
+
+/* True when a line may be printed now. */
+static bool due(gr_progress* p, const gr_run* run, bool force)
+{
+    double now = gr_now_s(), wait = isatty(STDERR_FILENO) ? 0.2 : PLAIN_EVERY_S;
+    if (run->config->log.quiet || (!force && now - p->last_s < wait)) return false;
+    p->last_s = now;
+    return true;
+}
+
+static void line(gr_progress* p, const char* text)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[K%s", text);
+        p->open_line = true;
+    } else {
+        fprintf(stderr, "%s\n", text);
+    }
+    fflush(stderr);
+}
+
+void gr_progress_warmstart(gr_progress* p, const gr_run* run, int64_t step, int64_t steps,
+                           double loss)
+{
+    char text[160], left[32];
+    double share = (double)step / (double)steps;
+    begin(p, 0);
+    if (!due(p, run, step == steps)) return;
+    eta(left, sizeof left, p, share);
+    (void)snprintf(text, sizeof text, "warm start %lld/%lld  loss %.3f  eta %s", (long long)step,
+                   (long long)steps, loss, left);
+    line(p, text);
+    if (step == steps && p->open_line) fputc('\n', stderr);
+}
+
+static void number(char* text, size_t cap, double x, const char* format)
+{
+    if (isnan(x))
+        (void)snprintf(text, cap, "-");
+    else
+        (void)snprintf(text, cap, format, x); // NOLINT: formats are literals of this file
+}
+
+void gr_progress_step(gr_progress* p, const gr_run* run, const gr_metrics* m)
+{
+    double share = gr_train_progress(run);
+    begin(p, share);
+    double success = gr_metrics_get(m, "eval/success");
+    double greedy = gr_metrics_get(m, "eval/success_greedy");
+    bool evaluated = !isnan(success);
+    if (evaluated) {
+        if (isnan(p->first_success)) p->first_success = success, p->first_greedy = greedy;
+        p->last_success = success, p->last_greedy = greedy;
+    }
+    if (!due(p, run, evaluated)) return;
+    char text[240], left[32], held_out[24], reward[24], rate[24], saved[24];
+    eta(left, sizeof left, p, share);
+    number(held_out, sizeof held_out, p->last_success * 100, "%.1f %%");
+    number(reward, sizeof reward, gr_metrics_get(m, "reward/mean"), "%.3f");
+    number(rate, sizeof rate, gr_metrics_get(m, "perf/gen_tok_s"), "%.0f");
+    number(saved, sizeof saved, gr_metrics_get(m, "tree/token_ratio"), "%.2f");
+    (void)snprintf(text, sizeof text,
+                   "step %lld  %3.0f %%  reward %s  held-out %s  %s tok/s  sharing x%s  eta %s",
+                   (long long)run->state.step, 100 * share, reward, held_out, rate, saved, left);
+    line(p, text);
+    if (evaluated && p->open_line) fputc('\n', stderr);
+}
+
+void gr_progress_end(gr_progress* p, const gr_run* run)
+{
+    const gr_train_state* s = &run->state;
+    if (run->config->log.quiet) return;
+    if (p->open_line) fputc('\n', stderr);
+    char before[24], after[24], greedy_before[24], greedy_after[24];
+    number(before, sizeof before, 100 * p->first_success, "%.1f %%");
+    number(after, sizeof after, 100 * p->last_success, "%.1f %%");
+    number(greedy_before, sizeof greedy_before, 100 * p->first_greedy, "%.1f %%");
+    number(greedy_after, sizeof greedy_after, 100 * p->last_greedy, "%.1f %%");
+    fprintf(stderr,
+            "\n%s\n"
+            "  held-out success   %8s  ->  %s   (temperature %.2g)\n"
+            "                     %8s  ->  %s   (greedy)\n"
+            "  steps %lld   environment turns %lld   tokens %lld   minutes %.1f\n",
+            run->log.dir, before, after, run->config->eval.temperature, greedy_before, greedy_after,
+            (long long)s->step, (long long)s->env_turns, (long long)s->gen_tokens, s->seconds / 60);
+}

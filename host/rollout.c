@@ -1,0 +1,358 @@
+/* rollout.c - grows the trees of one step.
+ *
+ * One loop serves all trees: finished actions go to the world, the world's answers close turns, the
+ * strategy says how each branch goes on, and open branches ask the engine for their next action. A
+ * tree's branches advance independently between two rounds of its strategy; a round happens when none
+ * of its branches is running. Completion order inside a round depends on the batch, so nodes are put
+ * into canonical order before anything reads their numbers. */
+#include "host/rollout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_ENV = 0x656e76, KEY_ROUND = 0x726f756e64, KEY_SCORE = 0x73636f7265 };
+
+#define DECISIONS 256
+#define TEXT_MAX  GR_OBS_MAX
+
+typedef enum stage { STAGE_WAITING, STAGE_RESET, STAGE_GROWING, STAGE_DONE } stage;
+
+/* One tree while it grows. */
+typedef struct grower {
+    gr_tree* tree;
+    const gr_rollout_task* task;
+    stage stage;
+    int running; /* branches that are sampling or stepping */
+    int round;
+} grower;
+
+struct gr_rollout {
+    gr_engine* engine; /* borrowed */
+    gr_envs* envs;     /* borrowed */
+    uint64_t seed;
+    gr_rollout_times times;
+    const char* volatile phase;
+    /* of the run in progress */
+    const gr_rollout_settings* s;
+    int horizon;
+    grower* grower;
+    int64_t grower_cap;
+    int32_t* path;
+    int64_t path_cap;
+    double* score;
+    int64_t score_cap;
+    int32_t* node;
+    int64_t node_cap;
+    uint64_t* uid;
+    int64_t uid_cap;
+    char text[TEXT_MAX];
+    int32_t token[TEXT_MAX * 2];
+};
+
+gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, uint64_t run_seed)
+{
+    gr_rollout* r = calloc(1, sizeof *r);
+    if (r == NULL) return GR_FAIL(GR_ENOMEM, "rollout: out of memory");
+    r->engine = engine;
+    r->envs = envs;
+    r->seed = run_seed;
+    r->phase = "idle";
+    *out = r;
+    return GR_OK;
+}
+
+void gr_rollout_close(gr_rollout* r)
+{
+    if (r == NULL) return;
+    free(r->grower);
+    free(r->path);
+    free(r->score);
+    free(r->node);
+    free(r->uid);
+    free(r);
+}
+
+const gr_rollout_times* gr_rollout_time(const gr_rollout* r) { return &r->times; }
+const char* gr_rollout_phase(const gr_rollout* r) { return r->phase; }
+
+uint64_t gr_rollout_key(uint64_t run_seed, gr_purpose purpose, const gr_rollout_task* task)
+{
+    uint64_t key = gr_key_join(run_seed, (uint64_t)purpose);
+    key = gr_key_join(key, (uint64_t)task->step);
+    key = gr_key_join(key, (uint64_t)task->slot);
+    return gr_key_join(key, (uint64_t)task->attempt);
+}
+
+/* Tags name the tree and the node that an answer belongs to. */
+static uint64_t tag_of(const gr_rollout* r, const grower* g, int node)
+{
+    return (uint64_t)(g - r->grower) << 32 | (uint32_t)node;
+}
+static grower* tag_grower(const gr_rollout* r, uint64_t tag) { return &r->grower[tag >> 32]; }
+static int tag_node(uint64_t tag) { return (int)(uint32_t)tag; }
+
+static int path_of(gr_rollout* r, const gr_tree* t, int node)
+{
+    GR_RESERVE(r->path, r->path_cap, gr_tree_path_length(t, node));
+    return gr_tree_path_tokens(t, node, r->path, (int)r->path_cap);
+}
+
+static void release(gr_rollout* r, gr_tree* t, int node)
+{
+    if (t->env[node] >= 0) gr_envs_free(r->envs, t->env[node]);
+    if (t->seq[node] >= 0) gr_engine_free_seq(r->engine, t->seq[node]);
+    t->env[node] = t->seq[node] = -1;
+}
+
+static bool keeps(const gr_rollout* r, const gr_tree* t, int node)
+{
+    return t->status[node] == GR_OPEN || t->status[node] == GR_ACTING ||
+           (t->status[node] == GR_INNER && (r->s->strategy->keeps_states || node == 0));
+}
+
+/* ---- a branch's turn: act, step, answer ------------------------------------------------------------ */
+
+/* k more children of `node` start to act: one request, since they continue the same tokens. */
+static void branch_out(gr_rollout* r, grower* g, int node, int k, int branch)
+{
+    gr_tree* t = g->tree;
+    int first = t->n_nodes, made = 0;
+    GR_RESERVE(r->uid, r->uid_cap, k);
+    for (; made < k; made++) {
+        int child = gr_tree_add_child(t, node, branch);
+        if (child < 0) break; /* the tree's turn cap is reached */
+        uint64_t key = t->ordinal[child] == 0 ? 0 : gr_key_join(t->uid[child], KEY_ENV);
+        t->env[child] = gr_envs_fork(r->envs, t->env[node], key);
+        GR_ASSERT(t->env[child] >= 0, "no environment handle is left");
+        r->uid[made] = t->uid[child];
+    }
+    if (made == 0) {
+        if (t->status[node] == GR_OPEN) gr_tree_close(t, node, GR_TRUNCATED);
+        return;
+    }
+    if (t->seq[node] < 0) t->seq[node] = gr_engine_open_seq(r->engine);
+    GR_ASSERT(t->seq[node] >= 0, "no KV sequence is left");
+    g->running += made;
+    gr_engine_submit(r->engine, &(gr_request){
+                                    .tag = tag_of(r, g, first),
+                                    .seq = t->seq[node],
+                                    .n_context = path_of(r, t, node),
+                                    .context = r->path,
+                                    .n_children = made,
+                                    .uid = r->uid,
+                                    .sampling = r->s->sampling,
+                                    .stop = gr_envs_world(r->envs)->stop,
+                                    .max_tokens = r->s->max_turn_tokens,
+                                    .purpose = r->s->purpose,
+                                });
+}
+
+static void end_branch(grower* g, int node, gr_node_status status)
+{
+    gr_tree_close(g->tree, node, status);
+    g->running--;
+}
+
+static void on_action(gr_rollout* r, const gr_reply* a)
+{
+    grower* g = tag_grower(r, a->tag);
+    gr_tree* t = g->tree;
+    int node = tag_node(a->tag) + a->child;
+    int parent = t->parent[node];
+    gr_tree_set_action(t, node, a->token, a->logp, a->n_tokens, a->version);
+    t->seq[node] = a->seq;
+    t->gen_tokens += a->n_tokens;
+    if (!keeps(r, t, parent)) release(r, t, parent);
+    if (a->cause == GR_STOP_CONTEXT || (a->cause == GR_STOP_CAP && r->s->on_cap == GR_ON_CAP_END)) {
+        end_branch(g, node, GR_TRUNCATED);
+        return;
+    }
+    int n = gr_decode(a->token, a->n_tokens, r->text, TEXT_MAX);
+    gr_envs_step(r->envs, t->env[node], r->text, n, tag_of(r, g, node));
+}
+
+static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
+{
+    gr_tree* t = g->tree;
+    if (e->error != GR_ENV_OK) {
+        t->env_errors[e->error]++;
+        end_branch(g, node, GR_ERROR);
+        return;
+    }
+    int n = gr_encode(e->obs->text, e->obs->n_text, r->token, GR_COUNT(r->token));
+    gr_tree_set_result(t, node, e->obs);
+    gr_tree_set_obs(t, node, r->token, n);
+    if (t->status[node] != GR_OPEN) { /* the world ended the episode */
+        g->running--;
+        return;
+    }
+    const gr_strategy* st = r->s->strategy;
+    if (t->turn[node] >= r->horizon) {
+        end_branch(g, node, GR_TIME_LIMIT);
+    } else if (gr_tree_path_length(t, node) >= r->s->max_context || t->turns_left[node] == 0) {
+        end_branch(g, node, GR_TRUNCATED);
+    } else {
+        gr_verdict v =
+            st->verdict == NULL ? GR_GO_ON : st->verdict(r->s->strategy_settings, t, node);
+        if (v == GR_STOP_LOOP) {
+            end_branch(g, node, GR_LOOP);
+        } else {
+            g->running--;
+            if (v == GR_GO_ON) branch_out(r, g, node, 1, t->branch[node]);
+        }
+    }
+}
+
+static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
+{
+    gr_tree* t = g->tree;
+    const char* prompt = gr_envs_world(r->envs)->prompt;
+    int n = gr_encode(prompt, (int)strlen(prompt), r->token, TEXT_MAX);
+    if (e->error == GR_ENV_OK) {
+        n += gr_encode(e->obs->text, e->obs->n_text, r->token + n, GR_COUNT(r->token) - n);
+    }
+    if (!g->task->extend) gr_tree_add_root(t, r->token, n, r->horizon);
+    t->env[0] = e->handle;
+    g->stage = STAGE_GROWING;
+    if (e->error != GR_ENV_OK) {
+        t->env_errors[e->error]++;
+        if (!g->task->extend) gr_tree_close(t, 0, GR_ERROR);
+        g->round = -1; /* nothing to grow */
+    }
+}
+
+/* ---- rounds ------------------------------------------------------------------------------------------ */
+
+static void score_nodes(gr_rollout* r, grower* g, const gr_round* round)
+{
+    gr_tree* t = g->tree;
+    const gr_strategy* st = r->s->strategy;
+    if (st->wants == NULL) return;
+    double begin = gr_now_s();
+    GR_RESERVE(r->node, r->node_cap, t->n_nodes);
+    int n = st->wants(r->s->strategy_settings, t, round, r->node, (int)r->node_cap);
+    if (n > 0) {
+        double* out = r->score + t->n_nodes; /* second half: scores in order of r->node */
+        r->s->scorer->score(r->s->scorer_settings, t, gr_envs_world(r->envs),
+                            gr_key_join(t->key, KEY_SCORE), r->node, n, out);
+        for (int i = 0; i < n; i++) t->score[r->node[i]] = r->score[r->node[i]] = out[i];
+        t->scorer_calls += n;
+    }
+    r->times.score_s += gr_now_s() - begin;
+}
+
+static void finish(gr_rollout* r, grower* g)
+{
+    gr_tree* t = g->tree;
+    for (int i = 0; i < t->n_nodes; i++) {
+        if (t->status[i] == GR_OPEN && i > 0) gr_tree_close(t, i, GR_TRUNCATED);
+        release(r, t, i);
+    }
+    g->stage = STAGE_DONE;
+    gr_tree_check(t);
+}
+
+/* Asks the strategy how the tree goes on. Leaves it finished if nothing runs afterwards. */
+static void play_round(gr_rollout* r, grower* g)
+{
+    gr_tree* t = g->tree;
+    gr_tree_order(t);
+    GR_RESERVE(r->score, r->score_cap, 2 * (int64_t)t->n_nodes);
+    for (int i = 0; i < t->n_nodes; i++) r->score[i] = NAN;
+    gr_round round = {
+        .number = g->round++,
+        .group = r->s->group,
+        .horizon = r->horizon,
+        .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)g->round),
+        .score = r->score,
+    };
+    score_nodes(r, g, &round);
+    gr_decision d[DECISIONS];
+    int n = r->s->strategy->round(r->s->strategy_settings, t, &round, d, DECISIONS);
+    GR_ASSERT(n <= DECISIONS);
+    int n_open = t->n_nodes; /* children made below are not open leaves of this round */
+    for (int i = 0; i < n; i++) {
+        if (d[i].n_children > 0)
+            branch_out(r, g, d[i].node, d[i].n_children, d[i].branch);
+        else
+            gr_tree_close(t, d[i].node, d[i].status);
+    }
+    for (int i = 1; i < n_open; i++) {
+        if (t->status[i] == GR_OPEN) branch_out(r, g, i, 1, t->branch[i]);
+    }
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------------- */
+
+static void start(gr_rollout* r, grower* g)
+{
+    const gr_rollout_task* k = g->task;
+    uint64_t key = gr_rollout_key(r->seed, r->s->purpose, k);
+    if (!k->extend) {
+        gr_tree_reset(g->tree, k->step, k->slot, k->attempt, k->task, key, r->s->max_tree_turns);
+    }
+    g->stage = STAGE_RESET;
+    int handle = gr_envs_reset(r->envs, k->split, k->task, gr_key_join(g->tree->key, KEY_ENV),
+                               tag_of(r, g, 0));
+    GR_ASSERT(handle >= 0, "no environment handle is left");
+}
+
+/* Starts waiting trees while the engine has room for their branches, and plays due rounds. Returns how
+ * many trees are not finished. */
+static int advance(gr_rollout* r, int n)
+{
+    int unfinished = 0, open = 0;
+    int window = 1 + 2 * r->engine->max_live / r->s->group;
+    for (int i = 0; i < n; i++) {
+        grower* g = &r->grower[i];
+        if (g->stage == STAGE_WAITING && open < window) start(r, g);
+        if (g->stage == STAGE_GROWING && g->running == 0) {
+            if (g->round >= 0) play_round(r, g);
+            if (g->running == 0) finish(r, g);
+        }
+        open += g->stage == STAGE_RESET || g->stage == STAGE_GROWING;
+        unfinished += g->stage != STAGE_DONE;
+    }
+    return unfinished;
+}
+
+static void hear_world(gr_rollout* r)
+{
+    double begin = gr_now_s();
+    bool wait = gr_engine_idle(r->engine) && gr_envs_in_flight(r->envs) > 0;
+    if (wait) r->phase = "waiting for the environment";
+    gr_env_reply e;
+    while (gr_envs_poll(r->envs, &e, wait)) {
+        wait = false;
+        grower* g = tag_grower(r, e.tag);
+        if (g->stage == STAGE_RESET)
+            on_reset(r, g, &e);
+        else
+            on_turn(r, g, tag_node(e.tag), &e);
+    }
+    r->times.env_s += gr_now_s() - begin;
+}
+
+gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings* s, const gr_rollout_task* task,
+                         int n, gr_tree* tree)
+{
+    r->s = s;
+    int world_horizon = gr_envs_horizon(r->envs);
+    r->horizon = s->max_turns > 0 ? GR_MIN(s->max_turns, world_horizon) : world_horizon;
+    GR_RESERVE(r->grower, r->grower_cap, n);
+    for (int i = 0; i < n; i++) r->grower[i] = (grower){.tree = &tree[i], .task = &task[i]};
+    while (advance(r, n) > 0) {
+        hear_world(r);
+        if (gr_engine_idle(r->engine)) continue;
+        r->phase = "decoding";
+        double begin = gr_now_s();
+        GR_TRY(gr_engine_step(r->engine));
+        r->times.gen_s += gr_now_s() - begin;
+        gr_reply a;
+        while (gr_engine_poll(r->engine, &a)) on_action(r, &a);
+    }
+    r->phase = "idle";
+    for (int i = 0; i < n; i++) gr_tree_order(&tree[i]);
+    return GR_OK;
+}

@@ -1,0 +1,192 @@
+/* run.c - puts the parts of a run together: one memory plan, measured first, taken once. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/train.h"
+
+#define MAX_HANDLES 65536 /* environment states; a state is a few hundred bytes */
+#define MAX_SEQS \
+    16384 /* KV sequences held by tree nodes; beyond them prefixes are prefilled again */
+
+static void model_config(const gr_config* c, gr_model_config* m)
+{
+    const gr_config_model* s = &c->model;
+    *m = (gr_model_config){
+        .layers = (int)s->layers,
+        .width = (int)s->width,
+        .heads = (int)s->heads,
+        .kv_heads = (int)s->kv_heads,
+        .head_dim = (int)(s->head_dim > 0 ? s->head_dim : s->width / s->heads),
+        .mlp = (int)s->mlp,
+        .vocab = (int)s->vocab,
+        .max_context = (int)c->rollout.max_context,
+        .rope_theta = s->rope_theta,
+        .norm_eps = (float)s->norm_eps,
+        .qkv_bias = s->qkv_bias,
+        .qk_norm = s->qk_norm,
+        .tied = s->tied,
+    };
+}
+
+/* The layout of everything; run twice. */
+static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_arena* device)
+{
+    const gr_config* c = run->config;
+    const gr_config_rollout* ro = &c->rollout;
+    gr_memory_plan* p = &run->plan;
+    bool train = run->mode == GR_RUN_TRAIN;
+    int64_t tokens = c->optimizer.microbatch_tokens;
+    gr_engine_settings es = {
+        .max_live = (int)ro->max_live,
+        .max_rows = (int)ro->max_rows,
+        .n_pages = (int)ro->kv_pages,
+        .n_seqs = MAX_SEQS,
+        .max_action = (int)ro->max_turn_tokens,
+    };
+    size_t at = 0;
+    gr_weights_layout(&run->weights, &run->dev, m, train, host, device);
+    p->weights = device->used - at, at = device->used;
+    if (train) {
+        gr_optimizer_layout(&run->optimizer, &run->weights, device);
+        p->optimizer = device->used - at, at = device->used;
+    }
+    if (train && c->loss.kl != GR_KL_NONE) {
+        gr_weights_layout(&run->reference, &run->dev, m, false, host, device);
+        gr_objective_layout(&run->reference_objective, &run->reference, tokens, m->max_context,
+                            false, false, host, device);
+        p->reference = device->used - at, at = device->used;
+    }
+    gr_engine_layout(&run->engine, &run->weights, &es, host, device);
+    p->kv_pool = (size_t)ro->kv_pages * (size_t)m->layers *
+                 run->dev.ops->kv_page_bytes(&run->dev, m->kv_heads, m->head_dim);
+    p->decode = device->used - at - p->kv_pool, at = device->used;
+    if (train) {
+        gr_objective_layout(&run->objective, &run->weights, tokens, m->max_context, true,
+                            c->model.recompute, host, device);
+        p->train = device->used - at;
+    }
+    p->host = host->used;
+}
+
+static gr_status take_memory(gr_run* run, const gr_model_config* m)
+{
+    void* block = NULL;
+    run->host.cap = run->host.used;
+    run->device.cap = run->device.used;
+    run->host.used = run->device.used = 0;
+    run->host.base = aligned_alloc(256, (run->host.cap + 255) & ~(size_t)255);
+    if (run->host.base == NULL) {
+        return GR_FAIL(GR_ENOMEM, "%zu bytes of host memory are not to be had", run->host.cap);
+    }
+    memset(run->host.base, 0, run->host.cap);
+    GR_TRY(gr_dev_alloc(&run->dev, &block, run->device.cap));
+    run->device.base = block;
+    layout(run, m, &run->host, &run->device);
+    return GR_OK;
+}
+
+static gr_status choose(gr_run* run)
+{
+    const gr_config* c = run->config;
+    const gr_strategy* strategy = gr_strategy_find(c->rollout.strategy);
+    const gr_scorer* scorer = gr_scorer_find(c->scorer.name);
+    run->estimator = gr_estimator_find(c->advantage.estimator);
+    if (strategy == NULL) {
+        return GR_FAIL(GR_EARG, "rollout.strategy: no `%s`", c->rollout.strategy);
+    }
+    if (scorer == NULL) return GR_FAIL(GR_EARG, "scorer.name: no `%s`", c->scorer.name);
+    if (run->estimator == NULL) {
+        return GR_FAIL(GR_EARG, "advantage.estimator: no `%s`", c->advantage.estimator);
+    }
+    run->train_settings = (gr_rollout_settings){
+        .strategy = strategy,
+        .strategy_settings = strategy->block ? gr_config_block(c, strategy->block->name) : NULL,
+        .scorer = scorer,
+        .scorer_settings = scorer->block ? gr_config_block(c, scorer->block->name) : NULL,
+        .group = (int)c->rollout.group,
+        .max_turns = (int)c->rollout.max_turns,
+        .max_turn_tokens = (int)c->rollout.max_turn_tokens,
+        .max_context = (int)c->rollout.max_context,
+        .on_cap = c->rollout.on_cap,
+        .max_tree_turns = c->rollout.max_tree_turns,
+        .sampling = {.temperature = (float)c->rollout.temperature, .top_p = 1},
+        .purpose = GR_FOR_TRAIN,
+    };
+    run->loss = (gr_loss_params){
+        .kind = GR_LOSS_POLICY,
+        .clip_low = c->loss.clip_low,
+        .clip_high = c->loss.clip_high,
+        .dual_clip = c->loss.dual_clip,
+        .kl = (gr_kl)c->loss.kl,
+        .kl_coef = c->loss.kl_coef,
+        .entropy_coef = c->loss.entropy_coef,
+        .temperature = (float)c->rollout.temperature,
+    };
+    const gr_config_optimizer* o = &c->optimizer;
+    run->optimizer_settings = (gr_optimizer_settings){
+        .lr = o->lr,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .eps = o->eps,
+        .weight_decay = o->weight_decay,
+        .grad_clip = o->grad_clip,
+        .schedule = (gr_schedule)o->schedule,
+        .final_ratio = o->final_ratio,
+        .warmup_steps = o->warmup_steps,
+    };
+    return GR_OK;
+}
+
+gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
+                      const char* weights_dir, bool plan_only)
+{
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    run->mode = mode;
+    gr_model_config m;
+    model_config(config, &m);
+    if (weights_dir != NULL && weights_dir[0] != 0) {
+        GR_TRY(gr_model_config_load(weights_dir, &m));
+        m.max_context = (int)config->rollout.max_context;
+    }
+    GR_TRY(gr_dev_open(&run->dev, &(gr_dev_options){
+                                      .name = config->device.name,
+                                      .dtype = (gr_dtype)config->model.dtype,
+                                      .matmul = (gr_matmul_mode)config->device.matmul,
+                                      .threads = (int)config->device.threads,
+                                  }));
+    GR_TRY(choose(run));
+    layout(run, &m, &run->host, &run->device);
+    if (plan_only) return GR_OK;
+    const gr_world* world = gr_world_find(config->env.name);
+    if (world == NULL) return GR_FAIL(GR_EARG, "env.name: no world `%s`", config->env.name);
+    GR_TRY(gr_envs_open(&run->envs, world,
+                        world->block ? gr_config_block(config, world->block->name) : NULL,
+                        MAX_HANDLES));
+    GR_TRY(gr_scorer_check(run->train_settings.scorer, run->train_settings.scorer_settings,
+                           gr_envs_world(run->envs)));
+    GR_TRY(take_memory(run, &m));
+    gr_weights_init(&run->weights, (uint64_t)config->run.seed);
+    GR_TRY(gr_rollout_open(&run->rollout, &run->engine, run->envs, (uint64_t)config->run.seed));
+    return GR_OK;
+}
+
+void gr_run_close(gr_run* run)
+{
+    gr_run_log_close(&run->log);
+    gr_rollout_close(run->rollout);
+    gr_envs_close(run->envs);
+    for (int64_t i = 0; i < run->tree_cap; i++) gr_tree_free(&run->tree[i]);
+    for (int64_t i = 0; i < run->credit_cap; i++) gr_credit_free(&run->credit[i]);
+    free(run->tree);
+    free(run->credit);
+    free(run->task);
+    free(run->member);
+    gr_pack_free(&run->pack);
+    gr_dev_free(&run->dev, run->device.base);
+    free(run->host.base);
+    gr_dev_close(&run->dev);
+    memset(run, 0, sizeof *run);
+}
