@@ -5,6 +5,8 @@
  * registered by the commands before parsing; blocks whose method is not chosen are inactive: they may
  * stay in the file, but a command-line key into one is an error. Unknown keys name the nearest. */
 #pragma once
+#include <stdio.h>
+
 #include "host/setting.h"
 
 typedef struct gr_config_run {
@@ -127,5 +129,5 @@ char* gr_config_print(const gr_config* c);
 /* Hash of what decides the results of a run: everything but run.dir, run.name, run.resume, threads,
  * log, checkpoint.keep. A resume compares it. */
 uint64_t gr_config_hash(const gr_config* c);
-void gr_config_help(const gr_config* c,
-                    const char* section); /* all keys with ranges and units on stdout */
+/* All keys with ranges and units; section NULL: all sections. */
+void gr_config_help(const gr_config* c, const char* section, FILE* out);

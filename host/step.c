@@ -131,7 +131,7 @@ void gr_step_charge(gr_run* run, const gr_step* st)
     s->discarded_tokens += st->discarded_tokens;
 }
 
-static double ratio(double a, double b) { return b != 0 ? a / b : NAN; }
+static double ratio(double a, double b) { return b != 0 ? a / b : (double)NAN; }
 
 static void metrics_of_trees(const gr_step* st, gr_metrics* m)
 {
@@ -169,7 +169,7 @@ static void metrics_of_update(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "policy/clip_high", ratio(l->clip_high, l->weight));
     gr_metrics_set(m, "policy/grad_norm", st->grad_norm);
     gr_metrics_set(m, "policy/lr", st->lr);
-    gr_metrics_set(m, "parity/max_abs_dlogp", st->parity_rows > 0 ? st->parity_max : NAN);
+    gr_metrics_set(m, "parity/max_abs_dlogp", st->parity_rows > 0 ? st->parity_max : (double)NAN);
     gr_metrics_set(m, "parity/mean_abs_dlogp", ratio(st->parity_sum, st->parity_rows));
 }
 

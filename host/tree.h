@@ -90,6 +90,11 @@ static inline int gr_node_tokens(const gr_tree* t, int node)
 {
     return t->n_action[node] + t->n_obs[node];
 }
+/* Renumbers nodes (and their tokens) into canonical order: by turn, then by the parent's number, then by
+ * ordinal. Branches of one tree finish turns in an order that depends on the batch; after this the
+ * arrays do not. Only while no branch is running. */
+void gr_tree_order(gr_tree* t);
+
 /* Tokens from the root to the end of `node` along context links; returns their number. */
 int gr_tree_path_tokens(const gr_tree* t, int node, int32_t* out, int cap);
 int gr_tree_path_length(const gr_tree* t, int node);

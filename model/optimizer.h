@@ -20,6 +20,7 @@ typedef struct gr_optimizer {
 } gr_optimizer;
 
 void gr_optimizer_layout(gr_optimizer* o, gr_weights* w, gr_arena* device);
+void gr_optimizer_reset(gr_optimizer* o); /* moments and step to 0 */
 void gr_optimizer_zero_grad(gr_optimizer* o);
 double gr_optimizer_rate(const gr_optimizer_settings* s, int64_t step, double progress);
 /* Norm, clip, step, publish. A non-finite norm changes nothing and sets *skipped. */
