@@ -53,10 +53,18 @@ void gr_weights_layout(gr_weights* w, gr_dev* dev, const gr_model_config* config
 void gr_weights_init(gr_weights* w, uint64_t seed);
 /* After any change of masters: rounds to real, packs, version + 1. */
 void gr_weights_publish(gr_weights* w);
+/* The same where `value` is up to date already, as after AdamW: packs, version + 1. */
+void gr_weights_repack(gr_weights* w);
 
 /* safetensors with Hugging Face names, fp32. Load checks names, shapes and dtypes: an error names the
  * file and the tensor, and leaves the weights untouched. Save writes to `path` directly; callers that
  * need atomic replacement write to a folder of their own (host/record.h). */
 GR_MUST_CHECK gr_status gr_weights_save(const gr_weights* w, const char* path);
 GR_MUST_CHECK gr_status gr_weights_load(gr_weights* w, const char* path);
+/* What a file holds of a flat buffer laid out as the masters (the moments are such buffers too): one
+ * entry per separate tensor, `prefix` before its name, for gr_safetensors_write and _read. Returns how
+ * many there are; entry NULL: only counts. */
+struct gr_safetensors_entry;
+int gr_weights_entries(const gr_weights* w, void* flat, const char* prefix,
+                       struct gr_safetensors_entry* entry);
 uint64_t gr_weights_hash(const gr_weights* w); /* of the masters' bits, padding excluded */
