@@ -1,7 +1,8 @@
-/* safetensors.c - reads and writes named arrays. Files are little endian, as are the hosts we run on.
+/* safetensors.c - reads and writes named arrays. Files are little endian, as are the hosts
  *
  * A file is read whole into host memory before anything is believed: header length, JSON, dtypes,
- * shapes and byte ranges are checked against its size, so a damaged file is an error, never a crash. */
+ * shapes and byte ranges are checked against its size, so a damaged file is an error, never a
+ * crash. */
 #include "model/safetensors.h"
 
 #include <cjson/cJSON.h>

@@ -4,8 +4,9 @@
  *     header   JSON: {"name": {"dtype": "F32", "shape": [r, c], "data_offsets": [begin, end]}, ..}
  *     data     the arrays, one after the other, without holes
  *
- * Writing and reading take the same list, so what a caller saves is what it loads. Arrays are `acc`
- * on the device; files hold F32 (F64 from an F64 device), and reading also converts BF16 and F16. */
+ * Writing and reading take the same list, so what a caller saves is what it loads. Arrays are
+ * `acc` on the device; files hold F32 (F64 from an F64 device), and reading also converts BF16 and
+ * F16. */
 #pragma once
 #include "kernels/device.h"
 
@@ -19,8 +20,8 @@ typedef struct gr_safetensors_entry {
 /* Writes to `path` directly; on failure what was written of a regular file is removed. No fsync. */
 GR_MUST_CHECK gr_status gr_safetensors_write(const char* path, gr_dev* dev,
                                              const gr_safetensors_entry* entry, int n);
-/* All or nothing: the whole file is read and checked (names, shapes, ranges, size, every value finite)
- * before the first array changes. A missing entry, a tensor that is no entry and any damage are
- * errors that name the file, the tensor and the reason. */
+/* All or nothing: the whole file is read and checked (names, shapes, ranges, size, every value
+ * finite) before the first array changes. A missing entry, a tensor that is no entry and any
+ * damage are errors that name the file, the tensor and the reason. */
 GR_MUST_CHECK gr_status gr_safetensors_read(const char* path, gr_dev* dev,
                                             const gr_safetensors_entry* entry, int n);

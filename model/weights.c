@@ -13,8 +13,8 @@
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-/* Appends a tensor (layer -1: outside the layers) and returns its offset. While measuring there is no
- * table, only its length. */
+/* Appends a tensor (layer -1: outside the layers) and returns its offset. While measuring there is
+ * no table, only its length. */
 static int64_t add(gr_weights* w, int layer, const char* name, int rows, int cols)
 {
     int64_t offset = w->n_params;
@@ -94,7 +94,7 @@ void gr_weights_layout(gr_weights* w, gr_dev* dev, const gr_model_config* config
     place_packed(w, &w->packed_head, c->vocab, c->width, train, device);
 }
 
-/* ---- publishing ------------------------------------------------------------------------------- */
+/* ---- publishing ------------------------------------------------------------------------------ */
 
 static void pack(const gr_weights* w, const gr_packed* p, int64_t offset, int rows, int cols)
 {
@@ -130,10 +130,10 @@ void gr_weights_publish(gr_weights* w)
     gr_weights_repack(w);
 }
 
-/* ---- initial values ---------------------------------------------------------------------------- */
+/* ---- initial values -------------------------------------------------------------------------- */
 
-/* Standard normals first .. first + n of the stream `key`, first a multiple of 4. Four come from one
- * Philox block by the Box-Muller transform. */
+/* Standard normals first .. first + n of the stream `key`, first a multiple of 4. Four come from
+ * one Philox block by the Box-Muller transform. */
 static void normals(double* out, uint64_t key, int64_t first, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4) {
@@ -185,7 +185,7 @@ void gr_weights_init(gr_weights* w, uint64_t seed)
     gr_weights_publish(w);
 }
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 typedef struct lister {
     gr_dev* dev;
