@@ -10,6 +10,20 @@
 #define MAX_SEQS \
     16384 /* KV sequences held by tree nodes; beyond them prefixes are prefilled again */
 
+void gr_run_settings(gr_config* c)
+{
+    gr_config_init(c);
+    for (int i = 0; gr_worlds[i] != NULL; i++) {
+        if (gr_worlds[i]->block != NULL) gr_config_register(c, gr_worlds[i]->block);
+    }
+    for (int i = 0; gr_strategies[i] != NULL; i++) {
+        if (gr_strategies[i]->block != NULL) gr_config_register(c, gr_strategies[i]->block);
+    }
+    for (int i = 0; gr_scorers[i] != NULL; i++) {
+        if (gr_scorers[i]->block != NULL) gr_config_register(c, gr_scorers[i]->block);
+    }
+}
+
 static void model_config(const gr_config* c, gr_model_config* m)
 {
     const gr_config_model* s = &c->model;

@@ -295,6 +295,34 @@ static gr_status train_step(gr_run* run, gr_step* st, gr_progress* progress)
     return GR_OK;
 }
 
+/* The reference is the model before training, or model.reference. */
+static gr_status set_reference(gr_run* run)
+{
+    if (run->loss.kl == GR_KL_NONE) return GR_OK;
+    const gr_config_model* c = &run->config->model;
+    char path[1024];
+    if (c->reference[0] != 0) {
+        (void)snprintf(path, sizeof path, "%s", c->reference);
+    } else {
+        GR_TRY(gr_checkpoint_find(run->log.dir, "initial", path, sizeof path));
+    }
+    return gr_checkpoint_load(path, NULL, &run->reference, NULL);
+}
+
+gr_status gr_train_again(gr_run* run, int64_t n)
+{
+    gr_step st = {0};
+    GR_TRY(set_reference(run));
+    for (int64_t i = 0; i < n; i++) {
+        gr_step_begin(&st, run);
+        GR_TRY(sample(run, &st));
+        GR_TRY(update(run, &st));
+        gr_step_charge(run, &st);
+        run->state.step++;
+    }
+    return GR_OK;
+}
+
 /* Opens the run folder: a fresh one, or the newest checkpoint of an unfinished one. */
 static gr_status open_log(gr_run* run, bool* resumed)
 {
@@ -338,20 +366,6 @@ static gr_status start(gr_run* run)
     }
     gr_engine_reset(&run->engine);
     return GR_OK;
-}
-
-/* The reference is the model before training, or model.reference. */
-static gr_status set_reference(gr_run* run)
-{
-    if (run->loss.kl == GR_KL_NONE) return GR_OK;
-    const gr_config_model* c = &run->config->model;
-    char path[1024];
-    if (c->reference[0] != 0) {
-        (void)snprintf(path, sizeof path, "%s", c->reference);
-    } else {
-        GR_TRY(gr_checkpoint_find(run->log.dir, "initial", path, sizeof path));
-    }
-    return gr_checkpoint_load(path, NULL, &run->reference, NULL);
 }
 
 gr_status gr_train(gr_run* run)

@@ -44,6 +44,9 @@ typedef struct gr_run {
     int64_t member_cap;
 } gr_run;
 
+/* Core settings and the blocks of all worlds, strategies and scorers, with defaults. */
+void gr_run_settings(gr_config* c);
+
 /* Device, world, memory, parts; weights are initialised, not loaded. `weights_dir`: folder whose model
  * shape replaces the settings' (NULL: settings). plan_only: fills run->plan and stops before taking
  * memory. Close accepts whatever open left. */
@@ -72,6 +75,9 @@ void gr_wilson(double p, double n, double* low, double* high);
 /* Trains until steps or budget end, or until gr_train_stop was called; resumes from the run folder when
  * it holds a checkpoint and run.resume is set. Leaves a checkpoint and, at the end, `finished`. */
 GR_MUST_CHECK gr_status gr_train(gr_run* run);
+/* Makes n more steps in memory, writing nothing: for replays. The run holds a checkpoint's weights,
+ * moments and state. */
+GR_MUST_CHECK gr_status gr_train_again(gr_run* run, int64_t n);
 void gr_train_stop(void); /* async-signal-safe: ends the step in progress with a checkpoint */
 /* Share of the run that is done, in [0, 1]: the largest over steps and budgets. */
 double gr_train_progress(const gr_run* run);

@@ -10,20 +10,6 @@ const gr_command* const gr_commands[] = {
     &gr_command_inspect, &gr_command_replay, NULL,
 };
 
-void gr_command_config(gr_config* c)
-{
-    gr_config_init(c);
-    for (int i = 0; gr_worlds[i] != NULL; i++) {
-        if (gr_worlds[i]->block != NULL) gr_config_register(c, gr_worlds[i]->block);
-    }
-    for (int i = 0; gr_strategies[i] != NULL; i++) {
-        if (gr_strategies[i]->block != NULL) gr_config_register(c, gr_strategies[i]->block);
-    }
-    for (int i = 0; gr_scorers[i] != NULL; i++) {
-        if (gr_scorers[i]->block != NULL) gr_config_register(c, gr_scorers[i]->block);
-    }
-}
-
 char* gr_command_help(int key, const char* text, void* input)
 {
     (void)input;
@@ -33,7 +19,7 @@ char* gr_command_help(int key, const char* text, void* input)
     FILE* f = open_memstream(&out, &n);
     if (f == NULL) return NULL;
     gr_config c;
-    gr_command_config(&c);
+    gr_run_settings(&c);
     fprintf(f, "Settings, as section.key=value or in the configuration file:\n");
     gr_config_help(&c, NULL, f);
     gr_config_free(&c);
@@ -91,6 +77,7 @@ gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where, cons
     GR_TRY(gr_run_open(run, c, mode, checkpoint, false));
     GR_TRY(gr_checkpoint_load(checkpoint, &run->state, &run->weights,
                               mode == GR_RUN_TRAIN ? &run->optimizer : NULL));
+    (void)snprintf(run->log.dir, sizeof run->log.dir, "%s", where); /* no files are open */
     gr_engine_reset(&run->engine);
     return GR_OK;
 }

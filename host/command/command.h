@@ -14,8 +14,6 @@ extern const gr_command gr_command_train, gr_command_eval, gr_command_generate, 
     gr_command_replay;
 extern const gr_command* const gr_commands[]; /* NULL-terminated */
 
-/* Core settings and the blocks of all worlds, strategies and scorers, with defaults. */
-void gr_command_config(gr_config* c);
 /* An argp help filter that appends the settings table to `--help`. */
 char* gr_command_help(int key, const char* text, void* input);
 /* Prints the last error as one line "grove: <reason>" and returns 1. */

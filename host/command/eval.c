@@ -111,7 +111,7 @@ static int run_eval(int argc, char** argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 1;
     gr_config c;
     gr_run run = {0};
-    gr_command_config(&c);
+    gr_run_settings(&c);
     gr_status st = eval(&o, &c, &run);
     gr_run_close(&run);
     gr_config_free(&c);

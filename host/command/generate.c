@@ -149,7 +149,7 @@ static int run_generate(int argc, char** argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 1;
     gr_config c;
     gr_run run = {0};
-    gr_command_config(&c);
+    gr_run_settings(&c);
     /* A continuation may be longer than an action of the run. */
     char cap[64];
     (void)snprintf(cap, sizeof cap, "rollout.max_turn_tokens=%d", o.tokens);

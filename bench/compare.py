@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Compares rollout methods at equal budget on FrozenLake regimes.
+
+Every run is an ordinary `grove train`, so an interrupted comparison goes on where it stopped. For each
+method the learning rate is chosen on tuning seeds, then fresh seeds are run at that rate and reported.
+The budget is environment turns plus charged scorer calls, the same for every method.
+
+  bench/compare.py Z --jobs 2             run what is missing, write table and plot
+  bench/compare.py Z --report-only        table and plot from the runs that exist
+
+Writes bench/results/compare-<regime>.md, .svg and .json. Only the standard library and gnuplot are used.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+T95 = [0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # Student's t, 97.5 %
+
+REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
+    "L": dict(config="configs/frozenlake_flat.json", turns=22600, set=[],
+              text="4x4, 20 % holes, base that repeats itself, horizon 16"),
+    "X": dict(config="configs/frozenlake_patr.json", turns=56600, set=["frozenlake.demo_noise=0.55"],
+              text="4x4, 45 % holes, base from 20 % holes and noise 0.55, horizon 12"),
+    "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
+              text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
+}
+RATES = {"L": [3e-4, 6e-4, 1.2e-3], "X": [5e-4, 8e-4, 1.2e-3], "Z": [8e-4, 1.2e-3, 1.8e-3]}
+METHODS = {
+    "flat_grpo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=grpo"],
+    "flat_rloo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=rloo"],
+    "tree_random": ["rollout.strategy=tree_random", "rollout.group=4", "patr.interval=2"],
+    "tree_grpo": ["rollout.strategy=tree_grpo", "rollout.group=2", "tree_grpo.n=2", "tree_grpo.l=1",
+                  "advantage.estimator=tree_grpo"],
+    "patr": ["rollout.strategy=patr", "rollout.group=4", "patr.interval=2"],
+    "patr_retro": ["rollout.strategy=patr_retro", "rollout.group=4"],
+}
+TUNING_SEEDS = [101, 102]
+SEEDS = [1, 2, 3, 4, 5]
+
+
+def run_name(method, rate, seed):
+    return f"{method}-{rate:g}-{seed}"
+
+
+def run_dir(regime, name):
+    return os.path.join(ROOT, "runs", "compare", regime, name)
+
+
+def grove(args, regime, name, overrides):
+    """Runs one training to its end, unless it is finished; returns its metrics."""
+    directory = run_dir(regime, name)
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    if not os.path.exists(os.path.join(directory, "finished")) and not args.report_only:
+        command = [args.grove, "train", REGIMES[regime]["config"], f"run.dir=runs/compare/{regime}",
+                   f"run.name={name}", "log.quiet=true", "log.trees_every=0", "checkpoint.every=0",
+                   "device.threads=1", *REGIMES[regime]["set"], *overrides]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    try:
+        with open(os.path.join(directory, "metrics.jsonl")) as f:
+            return [json.loads(line) for line in f]
+    except FileNotFoundError:
+        return []
+
+
+def train(args, regime, method, rate, seed):
+    base = os.path.join(run_dir(regime, "base"), "checkpoints", "initial")
+    metrics = grove(args, regime, run_name(method, rate, seed),
+                    [*METHODS[method], f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
+                     f"budget.turns={REGIMES[regime]['turns']}", f"warmstart.load={base}"])
+    print(f"{regime} {run_name(method, rate, seed)}: {final(metrics)['success']:.3f}", flush=True)
+    return metrics
+
+
+def final(metrics):
+    """What a run is judged by: its last evaluation, and its ledger."""
+    if not metrics:
+        return dict(success=math.nan, greedy=math.nan, minutes=math.nan)
+    last = metrics[-1]
+    seconds = sum(m.get(k) or 0 for m in metrics for k in ("time/gen", "time/env", "time/score", "time/train"))
+    return dict(success=last.get("eval/success", math.nan), greedy=last.get("eval/success_greedy", math.nan),
+                turns=last["budget/env_turns"], tokens=last["budget/gen_tokens"],
+                loss=last["budget/loss_tokens"], loss_flat=last["budget/loss_tokens_flat"],
+                minutes=seconds / 60,
+                none=statistics.fmean(m["group/solve_none"] for m in metrics if m.get("group/solve_none") is not None),
+                zero=statistics.fmean(m["group/frac_zero_adv"] for m in metrics if m.get("group/frac_zero_adv") is not None),
+                nodes=statistics.fmean(m["tree/informative_nodes_per_1k_tokens"] for m in metrics
+                                       if m.get("tree/informative_nodes_per_1k_tokens") is not None))
+
+
+def mean_half(values):
+    """Mean and half width of the 95 % interval (Student's t)."""
+    if len(values) < 2:
+        return (values[0] if values else math.nan), math.nan
+    return statistics.fmean(values), T95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def curve(runs):
+    """Held-out success against environment turns, mean over runs, on a common grid."""
+    series = []
+    for metrics in runs:
+        series.append([(m.get("budget/env_turns", 0), m["eval/success"]) for m in metrics if m.get("eval/success") is not None])
+    if not series:
+        return []
+    end = min(s[-1][0] for s in series)
+    out = []
+    for i in range(21):
+        x = end * i / 20
+        ys = []
+        for s in series:
+            after = next((j for j, p in enumerate(s) if p[0] >= x), len(s) - 1)
+            (x0, y0), (x1, y1) = s[max(after - 1, 0)], s[after]
+            ys.append(y1 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+        m, h = mean_half(ys)
+        out.append((x, m, h if not math.isnan(h) else 0))
+    return out
+
+
+def plot(regime, curves):
+    path = os.path.join(ROOT, "bench", "results", f"compare-{regime}.svg")
+    lines = [f'set terminal svg size 760,460 font "sans,13" background "white"', f'set output "{path}"',
+             'set xlabel "environment turns"', 'set ylabel "held-out success, temperature 1"',
+             'set key left top', 'set grid lc rgb "#dddddd"', 'set yrange [0:*]',
+             f'set title "Regime {regime}: {REGIMES[regime]["text"]}; mean of {len(SEEDS)} seeds, 95 % bars"']
+    colours = ["#000000", "#777777", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]  # safe for colour-blind readers
+    plots, data = [], []
+    for (name, points), colour in zip(curves.items(), colours):
+        if not points:
+            continue
+        plots.append(f'"-" using 1:2:3 with yerrorlines lw 2 pt 7 ps 0.4 lc rgb "{colour}" title "{name}"')
+        data += [f"{x} {y} {h}" for x, y, h in points] + ["e"]
+    if plots:
+        script = "\n".join(lines + ["plot " + ", ".join(plots)] + data) + "\n"
+        subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
+def report(args, regime, best, tuned, runs):
+    out = [f"# Regime {regime}: {REGIMES[regime]['text']}", "",
+           f"Budget {REGIMES[regime]['turns']} environment turns (scorer calls of this comparison cost none), "
+           f"{len(SEEDS)} seeds, 500 held-out maps, one base model for all. Rates tried: "
+           f"{', '.join(f'{r:g}' for r in RATES[regime])} on seeds {TUNING_SEEDS}, other seeds than the reported ones.", "",
+           f"    bench/compare.py {regime}", "",
+           "| method | rate | success T=1 | 95 % | minus flat_grpo | 95 % | greedy | turns | tokens | loss tokens | as flat rows | all-fail groups | informative nodes / 1k tokens | minutes |",
+           "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    reference = {s: final(m)["success"] for s, m in runs.get("flat_grpo", {}).items()}
+    for method, by_seed in runs.items():
+        f = [final(m) for m in by_seed.values() if m]
+        if not f:
+            continue
+        s, h = mean_half([x["success"] for x in f])
+        d, dh = mean_half([final(m)["success"] - reference[k] for k, m in by_seed.items() if m and k in reference])
+        g, _ = mean_half([x["greedy"] for x in f])
+        avg = {k: statistics.fmean(x[k] for x in f) for k in f[0]}
+        out.append(f"| {method} | {best[method]:g} | {100 * s:.1f} | ±{100 * h:.1f} | {100 * d:+.1f} | ±{100 * dh:.1f} | "
+                   f"{100 * g:.1f} | {avg['turns']:.0f} | {avg['tokens']:.0f} | {avg['loss']:.0f} | {avg['loss_flat']:.0f} | "
+                   f"{avg['none']:.2f} | {avg['nodes']:.0f} | {avg['minutes']:.2f} |")
+    out += ["", "Tuning, mean success at T=1:", "", "| method | " + " | ".join(f"{r:g}" for r in RATES[regime]) + " |",
+            "|---|" + "---|" * len(RATES[regime])]
+    for method, by_rate in tuned.items():
+        out.append(f"| {method} | " + " | ".join(f"{100 * by_rate[r]:.1f}" for r in RATES[regime]) + " |")
+    results = os.path.join(ROOT, "bench", "results")
+    os.makedirs(results, exist_ok=True)
+    with open(os.path.join(results, f"compare-{regime}.md"), "w") as f:
+        f.write("\n".join(out) + "\n")
+    curves = {m: curve([x for x in by_seed.values() if x]) for m, by_seed in runs.items()}
+    with open(os.path.join(results, f"compare-{regime}.json"), "w") as f:
+        json.dump({"rates": best, "tuning": {m: {f"{r:g}": v for r, v in t.items()} for m, t in tuned.items()},
+                   "final": {m: {s: final(x) for s, x in by_seed.items() if x} for m, by_seed in runs.items()},
+                   "curves": curves}, f, indent=1)
+    plot(regime, curves)
+    print("\n".join(out))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("regime", choices=REGIMES)
+    p.add_argument("--grove", default=os.path.join(ROOT, "build", "release", "grove"))
+    p.add_argument("--jobs", type=int, default=2)
+    p.add_argument("--methods", nargs="*", default=list(METHODS))
+    p.add_argument("--report-only", action="store_true")
+    args = p.parse_args()
+    regime = args.regime
+    grove(args, regime, "base", ["budget.tokens=1", "run.seed=7", "eval.tasks=0"])
+    with ThreadPoolExecutor(args.jobs) as pool:
+        jobs = [(m, r, s) for s in TUNING_SEEDS for m in args.methods for r in RATES[regime]]
+        done = dict(zip(jobs, pool.map(lambda j: train(args, regime, *j), jobs)))
+        tuned = {m: {r: statistics.fmean(final(done[m, r, s])["success"] for s in TUNING_SEEDS) for r in RATES[regime]}
+                 for m in args.methods}
+        best = {m: max(t, key=lambda r: (not math.isnan(t[r]), t[r])) for m, t in tuned.items()}
+        jobs = [(m, best[m], s) for s in SEEDS for m in args.methods]
+        done = dict(zip(jobs, pool.map(lambda j: train(args, regime, *j), jobs)))
+    runs = {m: {s: done[m, best[m], s] for s in SEEDS} for m in args.methods}
+    report(args, regime, best, tuned, runs)
+
+
+if __name__ == "__main__":
+    main()

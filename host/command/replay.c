@@ -1,0 +1,211 @@
+/* replay.c - samples one node of a logged tree again, from its weights, context and uid. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/command/command.h"
+
+typedef struct options {
+    gr_command_words words;
+    int64_t step, group, node;
+} options;
+
+static const struct argp_option option_list[] = {
+    {"node", 'n', "STEP:GROUP:NODE", 0, "The node, as numbered by `grove inspect`", 0},
+    {0},
+};
+
+static error_t parse(int key, char* arg, struct argp_state* state)
+{
+    options* o = state->input;
+    long long step, group, node;
+    switch (key) {
+    case 'n':
+        if (sscanf(arg, "%lld:%lld:%lld", &step, &group, &node) != 3) {
+            argp_error(state, "--node %s: not STEP:GROUP:NODE", arg);
+        }
+        o->step = step, o->group = group, o->node = node;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!gr_command_word(&o->words, arg)) argp_error(state, "unexpected `%s`", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (o->words.subject == NULL || o->step < 0) argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {option_list,
+                                 parse,
+                                 "RUN",
+                                 "Samples one node of a logged tree again and compares tokens and "
+                                 "log-probabilities. Exact where the "
+                                 "weights of that step are kept; else the steps from the nearest "
+                                 "earlier checkpoint are made again.\v"
+                                 "Example:\n"
+                                 "  grove replay runs/frozenlake_patr --node 40:3:7\n",
+                                 NULL,
+                                 NULL,
+                                 NULL};
+
+/* What the log says about the node. */
+typedef struct record {
+    cJSON* tree; /* owned */
+    const cJSON* node;
+    int32_t* context;
+    int64_t context_cap;
+    int n_context;
+} record;
+
+static double number(const cJSON* object, const char* key)
+{
+    const cJSON* item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+}
+
+static const cJSON* find(const cJSON* nodes, int64_t id)
+{
+    const cJSON* node;
+    cJSON_ArrayForEach(node, nodes) if ((int64_t)number(node, "id") == id) return node;
+    return NULL;
+}
+
+/* Tokens from the root to the end of `id`: a node's action tokens are logged, observations are text. */
+static void append_path(record* r, const cJSON* nodes, int64_t id)
+{
+    const cJSON* node = find(nodes, id);
+    if (node == NULL) return;
+    if (number(node, "parent") >= 0) append_path(r, nodes, (int64_t)number(node, "parent"));
+    static const char* const parts[] = {"tokens", "obs_tokens"};
+    for (int p = 0; p < 2; p++) {
+        const cJSON* token;
+        cJSON_ArrayForEach(token, cJSON_GetObjectItemCaseSensitive(node, parts[p]))
+        {
+            GR_RESERVE(r->context, r->context_cap, r->n_context + 1);
+            r->context[r->n_context++] = (int32_t)token->valuedouble;
+        }
+    }
+}
+
+static gr_status read_record(const options* o, record* r)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%s/trees.jsonl", o->words.subject);
+    FILE* f = fopen(path, "re");
+    if (f == NULL) return GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno));
+    char* line = NULL;
+    size_t cap = 0;
+    while (r->tree == NULL && getline(&line, &cap, f) > 0) {
+        cJSON* tree = cJSON_Parse(line);
+        if (tree != NULL && (int64_t)number(tree, "step") == o->step &&
+            (int64_t)number(tree, "group") == o->group) {
+            r->tree = tree;
+        } else {
+            cJSON_Delete(tree);
+        }
+    }
+    free(line);
+    (void)fclose(f);
+    const cJSON* nodes = cJSON_GetObjectItemCaseSensitive(r->tree, "nodes");
+    r->node = find(nodes, o->node);
+    if (r->node == NULL || number(r->node, "parent") < 0) {
+        return GR_FAIL(GR_EARG, "%s: no acting node %lld:%lld:%lld", path, (long long)o->step,
+                       (long long)o->group, (long long)o->node);
+    }
+    append_path(r, nodes, (int64_t)number(r->node, "parent"));
+    return GR_OK;
+}
+
+/* Brings the run to the weights that sampled `step`: those after step - 1 steps. */
+static gr_status reach(gr_run* run, gr_config* c, const options* o)
+{
+    char label[32];
+    int64_t want = o->step - 1, at = -1;
+    for (int64_t s = want; s >= 0 && at < 0; s--) {
+        char path[1024];
+        (void)snprintf(label, sizeof label, "%06lld", (long long)s);
+        if (gr_checkpoint_find(o->words.subject, label, path, sizeof path) != GR_OK) break;
+        if (path[0] != 0) at = s;
+    }
+    if (at < 0) {
+        return GR_FAIL(GR_EARG,
+                       "%s: no checkpoint at or before step %lld is kept "
+                       "(checkpoint.every, checkpoint.keep)",
+                       o->words.subject, (long long)want);
+    }
+    GR_TRY(gr_command_open_run(run, c, o->words.subject, label, GR_RUN_TRAIN, &o->words));
+    if (at < want) {
+        printf("weights of step %lld are not kept: making %lld steps again from %lld\n",
+               (long long)want, (long long)(want - at), (long long)at);
+    }
+    return gr_train_again(run, want - at);
+}
+
+static void print_comparison(const record* r, const gr_reply* a)
+{
+    const cJSON* tokens = cJSON_GetObjectItemCaseSensitive(r->node, "tokens");
+    const cJSON* logps = cJSON_GetObjectItemCaseSensitive(r->node, "logp");
+    int n = cJSON_GetArraySize(tokens);
+    bool same = n == a->n_tokens;
+    double worst = 0;
+    for (int i = 0; i < n && i < a->n_tokens; i++) {
+        same = same && (int32_t)cJSON_GetArrayItem(tokens, i)->valuedouble == a->token[i];
+        worst = fmax(worst, fabs(cJSON_GetArrayItem(logps, i)->valuedouble - a->logp[i]));
+    }
+    char text[4096];
+    (void)gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    printf("context   %d tokens\naction    %s%s", r->n_context, text,
+           a->n_tokens > 0 && text[strlen(text) - 1] == '\n' ? "" : "\n");
+    printf("tokens    %s\nlog-probs %s (largest difference %.3g)\n", same ? "equal" : "DIFFER",
+           same && worst == 0 ? "equal" : "differ", worst);
+}
+
+static gr_status replay(const options* o, gr_config* c, gr_run* run, record* r)
+{
+    GR_TRY(read_record(o, r));
+    GR_TRY(reach(run, c, o));
+    uint64_t uid =
+        strtoull(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->node, "uid")), NULL, 16);
+    const gr_rollout_settings* s = &run->train_settings;
+    gr_engine_submit(&run->engine, &(gr_request){
+                                       .seq = gr_engine_open_seq(&run->engine),
+                                       .context = r->context,
+                                       .n_context = r->n_context,
+                                       .n_children = 1,
+                                       .uid = &uid,
+                                       .sampling = s->sampling,
+                                       .stop = gr_envs_world(run->envs)->stop,
+                                       .max_tokens = s->max_turn_tokens,
+                                       .purpose = GR_FOR_TRAIN,
+                                   });
+    gr_reply a;
+    while (!gr_engine_idle(&run->engine)) {
+        GR_TRY(gr_engine_step(&run->engine));
+        while (gr_engine_poll(&run->engine, &a)) print_comparison(r, &a);
+    }
+    return GR_OK;
+}
+
+static int run_replay(int argc, char** argv)
+{
+    options o = {.step = -1};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 1;
+    gr_config c;
+    gr_run run = {0};
+    record r = {0};
+    gr_run_settings(&c);
+    gr_status st = replay(&o, &c, &run, &r);
+    cJSON_Delete(r.tree);
+    free(r.context);
+    gr_run_close(&run);
+    gr_config_free(&c);
+    return st == GR_OK ? 0 : gr_command_fail();
+}
+
+const gr_command gr_command_replay = {"replay", "sample one node of a logged tree again",
+                                      run_replay};

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Everything that must hold before a change lands. `tools/test.sh quick` stops after the first ctest.
+# The last thing printed is ctest's summary of the release build.
+set -eu
+cd "$(dirname "$0")/.."
+mode=${1:-full}
+step() { printf '\n== %s\n' "$*"; }
+
+tools/install_packages.sh
+
+step "formatting and layers"
+git ls-files '*.c' '*.h' | xargs clang-format-14 --dry-run --Werror
+tools/check_layers.sh
+
+step "release build (gcc), warnings are errors"
+cmake --preset release -DGR_WERROR=ON >/dev/null
+cmake --build --preset release
+if [ "$mode" = quick ]; then exec ctest --preset release; fi
+
+step "clang build, warnings are errors"
+cmake --preset clang >/dev/null
+cmake --build --preset clang
+
+step "address and undefined-behaviour sanitizers"
+cmake --preset asan >/dev/null
+cmake --build --preset asan
+ctest --preset asan
+
+step "thread sanitizer over engine and rollout"
+cmake --preset tsan >/dev/null
+cmake --build --preset tsan --target test_engine test_rollout
+ctest --preset tsan -R '^(engine|rollout)$'
+
+step "fuzz targets, briefly"
+cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz
+for f in build/fuzz/fuzz_*; do
+    case $f in *.*) continue ;; esac
+    [ -x "$f" ] && "$f" -runs=20000 -max_len=4096 -close_fd_mask=3 "tests/corpus/$(basename "$f")"
+done
+
+step "tests of the release build"
+exec ctest --preset release
