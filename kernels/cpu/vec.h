@@ -287,10 +287,9 @@ static inline vec vec_div(vec a, vec b)
     VEC_LANES a.lane[i] /= b.lane[i];
     return a;
 }
-static inline acc acc_sqrt(acc x) { return (acc)sqrt((double)x); }
 static inline vec vec_sqrt(vec a)
 {
-    VEC_LANES a.lane[i] = acc_sqrt(a.lane[i]);
+    VEC_LANES a.lane[i] = (acc)sqrt((double)a.lane[i]);
     return a;
 }
 static inline vec vec_max(vec a, vec b)
@@ -376,6 +375,8 @@ static inline acc vec_max_all(vec x)
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
 #endif
+
+static inline acc acc_sqrt(acc x) { return (acc)sqrt((double)x); } /* exact: rounds once */
 
 #if !defined(GR_CPU_BF16)
 static inline vec vec_load_real(const real* p) { return vec_load(p); }
