@@ -1,4 +1,4 @@
-/* safetensors.c - reads and writes named arrays. Files are little endian, as are the hosts
+/* safetensors.c - reads and writes named arrays, little endian like every host this runs on.
  *
  * A file is read whole into host memory before anything is believed: header length, JSON, dtypes,
  * shapes and byte ranges are checked against its size, so a damaged file is an error, never a
