@@ -26,17 +26,32 @@ typedef struct gr_obs {
     uint64_t hash;             /* of the state, without random stream and turn counter */
 } gr_obs;
 
-typedef struct gr_world {
+/* Errors cost only their own trajectory; they are counted by class. */
+typedef enum gr_env_error {
+    GR_ENV_OK,
+    GR_ENV_TIMEOUT,  /* no answer within the deadline */
+    GR_ENV_CRASH,    /* the process or connection ended */
+    GR_ENV_PROTOCOL, /* an answer that is not one */
+    GR_ENV_REFUSED,  /* the world itself reports an error */
+    GR_N_ENV_ERRORS
+} gr_env_error;
+
+typedef struct gr_async gr_async;
+typedef struct gr_world gr_world;
+struct gr_world {
     const char* name;      /* value of env.name */
     const gr_block* block; /* its settings */
     const char* signal[GR_SIGNALS];
     int n_signals;
     const char* prompt; /* text before the first observation; "" if none */
     const char* stop;   /* text that ends an action, part of it */
-    int action_cap;     /* most bytes of an action */
+    int action_cap;     /* most bytes of an action; of a longer one a world sees one byte more */
     /* `settings` is the filled struct of `block`; it outlives the world. */
     gr_status (*open)(void** self, const void* settings);
     void (*close)(void* self);
+    /* Puts facts that only the opened world knows (signals, prompt, stop, action_cap) into `facts`, the
+     * copy of this struct that gr_envs_world returns. Their strings live as long as self. NULL: none. */
+    void (*describe)(void* self, gr_world* facts);
     int64_t (*n_tasks)(void* self, gr_split split);
     int (*horizon)(void* self); /* most turns of an episode */
     size_t (*state_bytes)(void* self);
@@ -50,22 +65,25 @@ typedef struct gr_world {
      * how good demonstrators are. Returns its length in bytes. */
     int (*demonstrate)(void* self, const void* state, uint64_t key, int turn, char* action,
                        int cap);
-} gr_world;
+    const gr_async* async; /* NULL: in process */
+};
+
+/* A world that answers later, because it lives in other processes: these take the place of state_bytes,
+ * reset, step and fork. Handles are the caller's small numbers. */
+struct gr_async {
+    void (*reset)(void* self, int handle, gr_split split, int64_t task, uint64_t key);
+    void (*step)(void* self, int handle, const char* action, int n_action);
+    void (*fork)(void* self, int dst, int src, uint64_t key);
+    void (*release)(void* self, int handle); /* an answer still to come is dropped */
+    /* The handle of the next answer, or -1: none is ready, or with wait none is in flight. *obs is valid
+     * until the next call; NULL on error. */
+    int (*poll)(void* self, bool wait, gr_env_error* error, const gr_obs** obs);
+};
 
 extern const gr_world* const gr_worlds[]; /* NULL-terminated: the list of worlds */
 const gr_world* gr_world_find(const char* name);
 
 /* ---- handles: the asynchronous view ------------------------------------------------------------ */
-
-/* Errors cost only their own trajectory; they are counted by class. */
-typedef enum gr_env_error {
-    GR_ENV_OK,
-    GR_ENV_TIMEOUT,  /* no answer within the deadline */
-    GR_ENV_CRASH,    /* the process or connection ended */
-    GR_ENV_PROTOCOL, /* an answer that is not one */
-    GR_ENV_REFUSED,  /* the world itself reports an error */
-    GR_N_ENV_ERRORS
-} gr_env_error;
 
 typedef struct gr_env_reply {
     uint64_t tag;
@@ -81,14 +99,14 @@ GR_MUST_CHECK gr_status gr_envs_open(gr_envs** out, const gr_world* world, const
 void gr_envs_close(gr_envs* e);
 int64_t gr_envs_n_tasks(gr_envs* e, gr_split split);
 int gr_envs_horizon(gr_envs* e);
-const gr_world* gr_envs_world(const gr_envs* e);
+const gr_world* gr_envs_world(const gr_envs* e); /* with the facts known since it was opened */
 
 /* Every reset and step gives exactly one reply, in-process worlds at once. -1: no handle is free. */
 int gr_envs_reset(gr_envs* e, gr_split split, int64_t task, uint64_t key, uint64_t tag);
 void gr_envs_step(gr_envs* e, int handle, const char* action, int n_action, uint64_t tag);
 /* Copies a handle that has no step in flight; a world that cannot fork replays its actions. */
 int gr_envs_fork(gr_envs* e, int handle, uint64_t key);
-void gr_envs_free(gr_envs* e, int handle);
+void gr_envs_free(gr_envs* e, int handle); /* a reply still to come is dropped */
 /* False when no reply is ready; with wait, blocks until one is or nothing is in flight. */
 bool gr_envs_poll(gr_envs* e, gr_env_reply* out, bool wait);
 int gr_envs_in_flight(const gr_envs* e);
