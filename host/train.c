@@ -12,6 +12,7 @@
 
 #include "host/progress.h"
 #include "host/step.h"
+#include "host/watchdog.h"
 
 static volatile sig_atomic_t stop_requested;
 
@@ -368,25 +369,43 @@ static gr_status start(gr_run* run)
     return GR_OK;
 }
 
-gr_status gr_train(gr_run* run)
+/* The run's first line in the logs: the model before training. */
+static gr_status begin(gr_run* run, gr_progress* progress)
+{
+    gr_metrics m = {0};
+    GR_TRY(start(run));
+    GR_TRY(save(run, "initial"));
+    if (eval_due(run, false)) GR_TRY(evaluate(run, &m));
+    GR_TRY(gr_metrics_write(&run->log, 0, &m));
+    GR_TRY(save(run, NULL));
+    gr_progress_step(progress, run, &m);
+    return GR_OK;
+}
+
+static gr_status train_all(gr_run* run, gr_watchdog* watchdog, gr_progress* progress)
 {
     gr_step st = {0};
+    while (!finished(run) && !stop_requested) {
+        GR_TRY(train_step(run, &st, progress));
+        gr_watchdog_beat(watchdog, run->state.step);
+    }
+    return GR_OK;
+}
+
+gr_status gr_train(gr_run* run)
+{
     gr_progress progress = {0};
+    gr_watchdog* watchdog = NULL;
     bool resumed = false;
     stop_requested = 0;
     GR_TRY(open_log(run, &resumed));
-    if (!resumed) {
-        gr_metrics m = {0};
-        GR_TRY(start(run));
-        GR_TRY(save(run, "initial"));
-        if (eval_due(run, false)) GR_TRY(evaluate(run, &m));
-        GR_TRY(gr_metrics_write(&run->log, 0, &m));
-        GR_TRY(save(run, NULL));
-        gr_progress_step(&progress, run, &m);
-    }
+    if (!resumed) GR_TRY(begin(run, &progress));
     GR_TRY(set_reference(run));
     gr_engine_reset(&run->engine);
-    while (!finished(run) && !stop_requested) GR_TRY(train_step(run, &st, &progress));
+    GR_TRY(gr_watchdog_start(&watchdog, run));
+    gr_status st = train_all(run, watchdog, &progress);
+    gr_watchdog_stop(watchdog);
+    GR_TRY(st);
     gr_progress_end(&progress, run);
     return finished(run) ? gr_run_log_finish(&run->log) : GR_OK;
 }

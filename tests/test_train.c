@@ -1,0 +1,406 @@
+/* The program as a whole: determinism, resume after kill -9, refusals, learning. Runs the built `grove`
+ * (GROVE_BIN) in folders of its own under the temporary directory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "host/base.h"
+
+static char root[128]; /* a fresh temporary folder */
+
+/* A run of a few seconds at most; the file is written once into the temporary folder. */
+static const char tiny[] =
+    "{\"run\": {\"name\": \"t\", \"seed\": 5, \"steps\": 6},"
+    " \"model\": {\"layers\": 1, \"width\": 16, \"heads\": 2, \"kv_heads\": 1, \"mlp\": 24, "
+    "\"vocab\": 256},"
+    " \"env\": {\"name\": \"frozenlake\"},"
+    " \"frozenlake\": {\"size\": 3, \"hole_prob\": 0.1, \"max_turns\": 5, \"demo_noise\": 0.3},"
+    " \"warmstart\": {\"steps\": 20, \"batch\": 16, \"lr\": 5e-3},"
+    " \"rollout\": {\"strategy\": \"patr_retro\", \"group\": 4, \"groups_per_step\": 6,"
+    "  \"max_turn_tokens\": 6, \"max_context\": 128},"
+    " \"optimizer\": {\"microbatch_tokens\": 512},"
+    " \"eval\": {\"tasks\": 12, \"every\": 3, \"greedy\": true},"
+    " \"checkpoint\": {\"every\": 1, \"keep\": 2}, \"log\": {\"quiet\": true, \"trees_every\": 1}}";
+
+static char config_path[160];
+
+static pid_t start(const char* fault, const char* command, const char* const* args, int n)
+{
+    const char* argv[40] = {GROVE_BIN, command};
+    int k = 2;
+    for (int i = 0; i < n; i++) argv[k++] = args[i];
+    char log[200];
+    (void)snprintf(log, sizeof log, "%s/stderr", root);
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    if (fault != NULL) setenv("GR_FAULT", fault, 1);
+    int fd = open(log, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+    (void)dup2(fd, 2);
+    (void)dup2(open("/dev/null", O_WRONLY), 1);
+    (void)execv(argv[0], (char* const*)(uintptr_t)argv);
+    _exit(127);
+}
+
+static int finish(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Trains the tiny config in <root>/<dir>/t with further overrides; returns the exit status. */
+static pid_t start_train(const char* fault, const char* dir, int n_more, const char* const* more)
+{
+    char run_dir[200];
+    const char* args[32] = {config_path, run_dir};
+    (void)snprintf(run_dir, sizeof run_dir, "run.dir=%s/%s", root, dir);
+    for (int i = 0; i < n_more; i++) args[2 + i] = more[i];
+    return start(fault, "train", args, 2 + n_more);
+}
+
+static int train(const char* dir, int n_more, const char* const* more)
+{
+    return finish(start_train(NULL, dir, n_more, more));
+}
+
+static char* slurp(const char* dir, const char* file)
+{
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/%s%s", root, dir, file);
+    FILE* f = fopen(path, "rb");
+    if (f == NULL) return NULL;
+    char* text = calloc(1, 1 << 22);
+    size_t n = fread(text, 1, (1 << 22) - 1, f);
+    text[n] = 0;
+    (void)fclose(f);
+    return text;
+}
+
+static bool stderr_has(const char* what)
+{
+    char* text = slurp("", "stderr");
+    bool found = text != NULL && strstr(text, what) != NULL;
+    if (!found) print_message("stderr: %s\n", text);
+    free(text);
+    return found;
+}
+
+static bool is_clock(const char* name)
+{
+    return strncmp(name, "time/", 5) == 0 || strncmp(name, "perf/", 5) == 0 ||
+           strncmp(name, "mem/", 4) == 0 || strstr(name, "prefill") != NULL;
+}
+
+/* metrics.jsonl without what a clock or the batch decides. */
+static char* metrics_of(const char* dir)
+{
+    char* text = slurp(dir, "/t/metrics.jsonl");
+    assert_non_null(text);
+    char* out = calloc(1, strlen(text) + 64);
+    for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        cJSON* o = cJSON_Parse(line);
+        assert_non_null(o);
+        for (cJSON *item = o->child, *next; item != NULL; item = next) {
+            next = item->next;
+            if (is_clock(item->string)) cJSON_Delete(cJSON_DetachItemViaPointer(o, item));
+        }
+        char* kept = cJSON_PrintUnformatted(o);
+        (void)strcat(strcat(out, kept), "\n");
+        free(kept);
+        cJSON_Delete(o);
+    }
+    free(text);
+    return out;
+}
+
+static void assert_same_run(const char* a, const char* b)
+{
+    char *ma = metrics_of(a), *mb = metrics_of(b);
+    assert_string_equal(ma, mb);
+    free(ma);
+    free(mb);
+    ma = slurp(a, "/t/trees.jsonl"), mb = slurp(b, "/t/trees.jsonl");
+    assert_string_equal(ma, mb);
+    free(ma);
+    free(mb);
+    char command[600];
+    (void)snprintf(command, sizeof command,
+                   "cmp %s/%s/t/checkpoints/000006/model.safetensors "
+                   "%s/%s/t/checkpoints/000006/model.safetensors",
+                   root, a, root, b);
+    assert_int_equal(system(command), 0);
+}
+
+static void setup_reference(void)
+{
+    static bool done;
+    if (done) return;
+    done = true;
+    if (train("reference", 0, NULL) != 0) stderr_has("?");
+}
+
+static void parity_is_exactly_zero(void** state)
+{
+    (void)state;
+    setup_reference();
+    char* text = slurp("reference", "/t/metrics.jsonl");
+    assert_non_null(text);
+    int steps = 0, measured = 0;
+    for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        cJSON* o = cJSON_Parse(line);
+        const cJSON* parity = cJSON_GetObjectItem(o, "parity/max_abs_dlogp");
+        if (parity != NULL) steps++;
+        if (cJSON_IsNumber(parity)) {
+            measured++;
+            assert_true(parity->valuedouble == 0);
+        }
+        cJSON_Delete(o);
+    }
+    free(text);
+    assert_int_equal(steps, 6);
+    assert_true(measured > 0);
+}
+
+static void same_run_on_any_threads_and_batches(void** state)
+{
+    (void)state;
+    setup_reference();
+    const char* const one[] = {"device.threads=1"};
+    assert_int_equal(train("one_thread", 1, one), 0);
+    assert_same_run("reference", "one_thread");
+    const char* const narrow[] = {"device.threads=2", "rollout.max_live=3", "rollout.max_rows=16"};
+    assert_int_equal(train("narrow", 3, narrow), 0);
+    /* max_live and max_rows are settings of the run, so only what they may not change is compared */
+    char *a = metrics_of("reference"), *b = metrics_of("narrow");
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
+static void killed_anywhere_it_resumes_bit_for_bit(void** state)
+{
+    (void)state;
+    setup_reference();
+    static const char* const places[] = {"record.open", "record.write", "record.sync",
+                                         "record.rename"};
+    int kills = 0;
+    for (int round = 0; kills < 50; round++) {
+        char dir[32];
+        (void)snprintf(dir, sizeof dir, "killed%d", round);
+        int status = 137;
+        for (int attempt = 0; status != 0; attempt++) {
+            assert_true(attempt < 200);
+            char fault[64];
+            uint64_t dice = gr_key_join((uint64_t)round, (uint64_t)attempt);
+            bool at_place = dice % 3 != 0;
+            (void)snprintf(fault, sizeof fault, "kill:%s:%d", places[dice / 3 % 4],
+                           1 + (int)(dice / 64 % 40));
+            pid_t pid = start_train(kills < 50 && at_place ? fault : NULL, dir, 0, NULL);
+            if (kills < 50 && !at_place) {
+                (void)usleep((useconds_t)(1000 + dice / 4096 % 400000));
+                (void)kill(pid, SIGKILL);
+            }
+            status = finish(pid);
+            if (status == 137)
+                kills++;
+            else if (status != 0)
+                (void)stderr_has("?");
+            assert_true(status == 0 || status == 137);
+        }
+        assert_same_run("reference", dir);
+    }
+}
+
+static void sigterm_leaves_a_checkpoint_to_go_on_from(void** state)
+{
+    (void)state;
+    setup_reference();
+    for (int i = 0; i < 3; i++) {
+        char dir[32];
+        (void)snprintf(dir, sizeof dir, "term%d", i);
+        pid_t pid = start_train(NULL, dir, 0, NULL);
+        (void)usleep(150000 + 120000 * (useconds_t)i);
+        (void)kill(pid, SIGTERM);
+        int first = finish(pid);
+        /* before the handler is set the signal ends the process; a run that was over stays over */
+        assert_true(first == 0 || first == 128 + SIGTERM);
+        int again = train(dir, 0, NULL);
+        if (again != 0) assert_true(stderr_has("finished"));
+        assert_same_run("reference", dir);
+    }
+}
+
+static void a_finished_run_is_never_overwritten(void** state)
+{
+    (void)state;
+    setup_reference();
+    char* before = slurp("reference", "/t/metrics.jsonl");
+    assert_int_equal(train("reference", 0, NULL), 1);
+    assert_true(stderr_has("finished"));
+    char* after = slurp("reference", "/t/metrics.jsonl");
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+}
+
+static void bad_settings_end_before_any_work(void** state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *reason;
+    } cases[] = {
+        {"rollout.grup=4", "rollout.group"},
+        {"patr.theta=3", "patr"},
+        {"rollout.group=-1", "rollout.group"},
+        {"frozenlake.size=99", "frozenlake.size"},
+        {"rollout.top_p=0.9", "top_p"},
+        {"loss.weighting=once_mean", "token_mean"},
+        {"rollout.strategy=nonesuch", "nonesuch"},
+        {"scorer.name=nonesuch", "nonesuch"},
+        {"device.name=tpu", "tpu"},
+    };
+    for (int i = 0; i < GR_COUNT(cases); i++) {
+        const char* more[] = {cases[i].word};
+        assert_int_equal(train("refused", 1, more), 1);
+        assert_true(stderr_has(cases[i].reason));
+        char* nothing = slurp("refused", "/t/config.json");
+        assert_null(nothing);
+    }
+}
+
+static void a_run_that_diverges_says_so(void** state)
+{
+    (void)state;
+    const char* more[] = {
+        "optimizer.lr=1",      "optimizer.grad_clip=0", "optimizer.eps=1e-30",
+        "run.steps=60",        "eval.tasks=0",          "optimizer.max_skipped=2",
+        "optimizer.beta2=0.5", "loss.entropy_coef=100", "optimizer.weight_decay=1"};
+    int status = train("diverged", GR_COUNT(more), more);
+    if (status != 0) assert_true(stderr_has("optimizer.max_skipped"));
+    assert_true(status == 0 || status == 1);
+}
+
+static void dry_run_writes_nothing(void** state)
+{
+    (void)state;
+    const char* more[] = {"--dry-run"};
+    assert_int_equal(train("dry", 1, more), 0);
+    assert_true(stderr_has("objective"));
+    assert_true(stderr_has("memory"));
+    assert_null(slurp("dry", "/t/config.json"));
+}
+
+static void replay_finds_equal_tokens(void** state)
+{
+    (void)state;
+    setup_reference();
+    char run[200];
+    (void)snprintf(run, sizeof run, "%s/reference/t", root);
+    const char* args[] = {run, "--node", "6:0:1"};
+    assert_int_equal(finish(start(NULL, "replay", args, 3)), 0);
+    const char* missing[] = {run, "--node", "1:0:1"};
+    assert_int_equal(finish(start(NULL, "replay", missing, 3)), 1);
+    assert_true(stderr_has("checkpoint"));
+}
+
+static void damaged_checkpoints_are_refused_or_passed_over(void** state)
+{
+    (void)state;
+    const char* four[] = {"run.steps=4"};
+    assert_int_equal(train("damage", 1, four), 0);
+    char command[400];
+    (void)snprintf(command, sizeof command,
+                   "cd %s/damage/t && truncate -s 100 checkpoints/000004/model.safetensors", root);
+    assert_int_equal(system(command), 0);
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/damage/t/checkpoints/000004", root);
+    const char* args[] = {path};
+    assert_int_equal(finish(start(NULL, "eval", args, 1)), 1);
+    assert_true(stderr_has("000004"));
+    (void)snprintf(path, sizeof path, "%s/damage/t", root);
+    assert_int_equal(finish(start(NULL, "eval", args, 1)), 0); /* the one before */
+}
+
+static void it_learns(void** state)
+{
+    (void)state;
+    if (getenv("GR_SKIP_LEARNING") != NULL) skip();
+    const char* more[] = {"run.steps=60",
+                          "frozenlake.size=3",
+                          "optimizer.lr=2e-3",
+                          "model.width=32",
+                          "model.layers=2",
+                          "warmstart.steps=80",
+                          "eval.tasks=300",
+                          "eval.every=0",
+                          "checkpoint.every=0",
+                          "log.trees_every=0",
+                          "rollout.groups_per_step=24",
+                          "optimizer.microbatch_tokens=4096"};
+    assert_int_equal(train("learns", GR_COUNT(more), more), 0);
+    char* text = slurp("learns", "/t/metrics.jsonl");
+    assert_non_null(text);
+    double first = NAN, last = NAN;
+    for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        cJSON* o = cJSON_Parse(line);
+        const cJSON* s = cJSON_GetObjectItem(o, "eval/success");
+        if (cJSON_IsNumber(s) && isnan(first)) first = s->valuedouble;
+        if (cJSON_IsNumber(s)) last = s->valuedouble;
+        cJSON_Delete(o);
+    }
+    free(text);
+    print_message("held-out success %.2f -> %.2f\n", first, last);
+    assert_true(last >= first + 0.15);
+}
+
+static int make_root(void** state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof root, "%s/grove-test-XXXXXX",
+                   getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (mkdtemp(root) == NULL) return 1;
+    (void)snprintf(config_path, sizeof config_path, "%s/tiny.json", root);
+    FILE* f = fopen(config_path, "w");
+    if (f == NULL) return 1;
+    (void)fputs(tiny, f);
+    return fclose(f);
+}
+
+static int remove_root(void** state)
+{
+    (void)state;
+    char command[200];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", root);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parity_is_exactly_zero),
+        cmocka_unit_test(same_run_on_any_threads_and_batches),
+        cmocka_unit_test(a_finished_run_is_never_overwritten),
+        cmocka_unit_test(bad_settings_end_before_any_work),
+        cmocka_unit_test(dry_run_writes_nothing),
+        cmocka_unit_test(replay_finds_equal_tokens),
+        cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
+        cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
+        cmocka_unit_test(killed_anywhere_it_resumes_bit_for_bit),
+        cmocka_unit_test(a_run_that_diverges_says_so),
+        cmocka_unit_test(it_learns),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
