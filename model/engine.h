@@ -6,8 +6,9 @@
  * at a stop string, at its token cap, or at the context limit. What a child samples depends on its
  * uid, its context and the weights alone, never on the batch.
  *
- * When the pool is full, idle sequences are emptied in descending order of id, then the last live
- * child is set back; both are prefilled again when they are needed. Never an error. */
+ * When the pool is full, idle sequences give up their pages in descending order of id (those that a
+ * live child shares stay), then the last live child is set back; both are prefilled again when they
+ * are needed. Never an error. */
 #pragma once
 #include "model/kv.h"
 #include "model/tokenizer.h"
@@ -19,7 +20,7 @@ typedef struct gr_request {
     uint64_t tag;           /* the caller's, returned in replies */
     int seq;                /* sequence of the context, holding any prefix of it; the caller's */
     const int32_t* context; /* (n_context) whole path, copied; n_context >= 1 */
-    int n_context;
+    int n_context;          /* from the model's max_context on: no token is sampled */
     int n_children;
     const uint64_t* uid; /* (n_children) key of each child's randomness */
     gr_sampling sampling;
@@ -44,13 +45,12 @@ typedef struct gr_reply {
 
 typedef struct gr_engine_counts {
     int64_t gen_tokens[GR_N_PURPOSES];
-    int64_t prefill_tokens; /* forwarded context tokens */
-    int64_t shared_tokens;  /* context tokens found in pages: prefill that was saved */
+    int64_t prefill_tokens; /* forwarded context tokens, and what a child set back reads again */
+    int64_t shared_tokens;  /* prefill that was saved: contexts of all children - forwarded once */
     int64_t forwards, rows, evictions;
     int64_t pages_peak;
 } gr_engine_counts;
 
-typedef struct gr_engine_live gr_engine_live;
 typedef struct gr_engine {
     const gr_weights* w; /* borrowed */
     gr_acts acts;
@@ -58,10 +58,8 @@ typedef struct gr_engine {
     gr_kv_plan plan;
     void* pool;
     gr_engine_counts counts;
-    /* private: slots, queue, batch arrays (engine.c) */
-    gr_engine_live* live;
     int max_live, n_live, max_rows;
-    struct gr_engine_batch* batch;
+    struct gr_engine_state* state; /* private: children, queue, batch arrays (engine.c) */
 } gr_engine;
 
 typedef struct gr_engine_settings {
@@ -70,6 +68,8 @@ typedef struct gr_engine_settings {
     int n_pages;    /* of the KV pool; at least max_context / GR_PAGE + 2 */
     int n_seqs;     /* sequences the caller may hold, live ones included */
     int max_action; /* most tokens of one child */
+    int max_queue;  /* unfinished requests, each keeps max_context tokens; 0: 16 per live child, at
+                       least 256. Their unfinished children are at most n_seqs. */
 } gr_engine_settings;
 
 void gr_engine_layout(gr_engine* e, const gr_weights* w, const gr_engine_settings* s,
@@ -77,9 +77,10 @@ void gr_engine_layout(gr_engine* e, const gr_weights* w, const gr_engine_setting
 /* Drops all sequences and requests and takes the weights' present version. Call after an update. */
 void gr_engine_reset(gr_engine* e);
 
-int gr_engine_open_seq(gr_engine* e);                   /* empty; -1 when none is left */
-int gr_engine_fork_seq(gr_engine* e, int seq, int len); /* first len tokens of seq */
-void gr_engine_free_seq(gr_engine* e, int seq);
+int gr_engine_open_seq(gr_engine* e); /* empty; -1 when none is left */
+int gr_engine_fork_seq(gr_engine* e, int seq,
+                       int len);                /* first len tokens, or what is left of them */
+void gr_engine_free_seq(gr_engine* e, int seq); /* also while requests still read it */
 
 void gr_engine_submit(gr_engine* e, const gr_request* r);
 bool gr_engine_idle(const gr_engine* e); /* nothing queued or live */

@@ -1,0 +1,596 @@
+/* engine.c - one continuous batch: who gets rows in the next forward, and what becomes of them.
+ *
+ * Everything that waits for a forward is a path whose last keys are missing: a request's context that
+ * is not yet in pages, a child that has sampled a token (one key is missing), or a child whose pages
+ * were taken away (many are). `feed` gives a path rows; a path whose last token is among them has a
+ * hidden row to sample from. */
+#include "model/engine.h"
+
+#include <string.h>
+
+#define STOP_MAX 64
+
+typedef struct request {
+    gr_request r;     /* context, uid and stop are copies */
+    int32_t* context; /* (max_context) */
+    uint64_t* uid;    /* (n_children) in the pool of uids */
+    char stop[STOP_MAX];
+    int n_stop;
+    uint64_t serial; /* order of submission */
+    int n_started;   /* children that have begun */
+    int n_done;
+    int64_t n_fed; /* context tokens forwarded since children last began */
+} request;
+
+typedef enum stage { STAGE_FREE, STAGE_LIVE, STAGE_DONE } stage;
+
+typedef struct child {
+    stage stage;
+    request* q; /* while live */
+    uint64_t serial, tag, uid;
+    int ordinal, seq;
+    int32_t* token; /* (max_action) */
+    double* logp;
+    int n_tokens;
+    gr_stop_cause cause;
+    uint64_t version;
+} child;
+
+/* Rows of the next forward; `d_` arrays are on the device. */
+typedef struct row_list {
+    int n;
+    int32_t *token, *position, *slot, *seq, *n_keys;
+    int32_t *d_token, *d_position, *d_slot, *d_pair;
+} row_list;
+
+/* Tokens to sample after it. */
+typedef struct sample_list {
+    int n;
+    child** child;
+    int32_t *src, *index, *token;
+    uint64_t* uid;
+    gr_sampling* sampling;
+    double* logp;
+    int32_t *d_src, *d_index, *d_token;
+    uint64_t* d_uid;
+    gr_sampling* d_sampling;
+    void *d_logp, *d_scratch;
+} sample_list;
+
+/* What a sequence is in the step that is being put together; a row number from 0 on: its path is
+ * complete and that row is its last. */
+enum { SEQ_IDLE = -2, SEQ_HELD = -1 };
+
+struct gr_engine_state {
+    child* child;  /* (max_live) */
+    child** order; /* live ones, in order of start */
+    int n_done;    /* ended and not yet polled */
+    int turn;      /* place in `order` of the child that is being fed */
+    request* request;
+    request** queue; /* unfinished ones, in order of submission */
+    request** spare;
+    int max_queue, n_queue;
+    uint64_t* uid; /* (n_seqs) of unfinished children, in order of submission */
+    int n_uids;
+    uint64_t serial;
+    int32_t* hold;     /* (n_seqs) SEQ_IDLE, SEQ_HELD or a row */
+    int32_t* readers;  /* (n_seqs) unfinished requests on this context */
+    bool* orphan;      /* (n_seqs) freed by the caller while it had readers */
+    int32_t* idle_ref; /* (n_pages) references from idle sequences */
+    row_list rows;
+    sample_list samples;
+    int max_action;
+};
+
+/* ---- layout ------------------------------------------------------------------------------------ */
+
+static void rows_layout(row_list* l, int n, int n_pages, gr_arena* host, gr_arena* device)
+{
+    l->token = GR_PUSH(host, int32_t, n);
+    l->position = GR_PUSH(host, int32_t, n);
+    l->slot = GR_PUSH(host, int32_t, n);
+    l->seq = GR_PUSH(host, int32_t, n);
+    l->n_keys = GR_PUSH(host, int32_t, n);
+    l->d_token = GR_PUSH(device, int32_t, n);
+    l->d_position = GR_PUSH(device, int32_t, n);
+    l->d_slot = GR_PUSH(device, int32_t, n);
+    l->d_pair = GR_PUSH(device, int32_t, 2 * (int64_t)n_pages);
+}
+
+static void samples_layout(sample_list* l, const gr_weights* w, int n, gr_arena* host,
+                           gr_arena* device)
+{
+    gr_dev* dev = w->dev;
+    l->child = GR_PUSH(host, child*, n);
+    l->src = GR_PUSH(host, int32_t, n);
+    l->index = GR_PUSH(host, int32_t, n);
+    l->token = GR_PUSH(host, int32_t, n);
+    l->uid = GR_PUSH(host, uint64_t, n);
+    l->sampling = GR_PUSH(host, gr_sampling, n);
+    l->logp = GR_PUSH(host, double, n);
+    l->d_src = GR_PUSH(device, int32_t, n);
+    l->d_index = GR_PUSH(device, int32_t, n);
+    l->d_token = GR_PUSH(device, int32_t, n);
+    l->d_uid = GR_PUSH(device, uint64_t, n);
+    l->d_sampling = GR_PUSH(device, gr_sampling, n);
+    l->d_logp = gr_arena_push(device, (size_t)n, dev->acc_bytes);
+    l->d_scratch =
+        gr_arena_push(device, dev->ops->head_scratch(dev, n, w->config.width, w->config.vocab), 1);
+}
+
+/* The children, the queue and their buffers. */
+static void queue_layout(struct gr_engine_state* st, int max_live, int n_seqs, int max_context,
+                         gr_arena* host)
+{
+    st->child = GR_PUSH(host, child, max_live);
+    st->order = GR_PUSH(host, child*, max_live);
+    st->request = GR_PUSH(host, request, st->max_queue);
+    st->queue = GR_PUSH(host, request*, st->max_queue);
+    st->spare = GR_PUSH(host, request*, st->max_queue);
+    int32_t* token = GR_PUSH(host, int32_t, (int64_t)max_live * st->max_action);
+    double* logp = GR_PUSH(host, double, (int64_t)max_live * st->max_action);
+    int32_t* context = GR_PUSH(host, int32_t, (int64_t)st->max_queue * max_context);
+    st->uid = GR_PUSH(host, uint64_t, n_seqs);
+    st->hold = GR_PUSH(host, int32_t, n_seqs);
+    st->readers = GR_PUSH(host, int32_t, n_seqs);
+    st->orphan = GR_PUSH(host, bool, n_seqs);
+    if (host->base == NULL) return;
+    for (int64_t i = 0; i < max_live; i++) {
+        st->child[i] =
+            (child){.token = token + i * st->max_action, .logp = logp + i * st->max_action};
+    }
+    for (int64_t i = 0; i < st->max_queue; i++) {
+        st->request[i] = (request){.context = context + i * max_context};
+    }
+}
+
+void gr_engine_layout(gr_engine* e, const gr_weights* w, const gr_engine_settings* s,
+                      gr_arena* host, gr_arena* device)
+{
+    const gr_model_config* m = &w->config;
+    GR_ASSERT(s->max_live > 0 && s->max_rows > 0 && s->n_seqs > 1 && s->max_action > 0);
+    GR_ASSERT(s->n_pages >= m->max_context / GR_PAGE + 2, "one path must fit into %d pages",
+              s->n_pages);
+    *e = (gr_engine){.w = w, .max_live = s->max_live, .max_rows = s->max_rows};
+    gr_acts_layout(&e->acts, w, s->max_rows, m->max_context, false, false, host, device);
+    gr_kv_layout(&e->kv, s->n_pages, s->n_seqs, m->max_context, host);
+    gr_kv_plan_layout(&e->plan, &e->kv, s->max_rows, host);
+    size_t page_bytes = w->dev->ops->kv_page_bytes(w->dev, m->kv_heads, m->head_dim);
+    e->pool = gr_arena_push(device, (size_t)m->layers * (size_t)s->n_pages, page_bytes);
+
+    e->state = GR_PUSH(host, struct gr_engine_state, 1);
+    struct gr_engine_state measured, *st = e->state != NULL ? e->state : &measured;
+    *st = (struct gr_engine_state){.max_action = s->max_action};
+    st->max_queue = s->max_queue > 0 ? s->max_queue : GR_MAX(256, 16 * s->max_live);
+    st->idle_ref = GR_PUSH(host, int32_t, s->n_pages);
+    queue_layout(st, s->max_live, s->n_seqs, m->max_context, host);
+    rows_layout(&st->rows, s->max_rows, s->n_pages, host, device);
+    samples_layout(&st->samples, w, s->max_live, host, device);
+    if (e->state != NULL) gr_engine_reset(e);
+}
+
+void gr_engine_reset(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    gr_kv_reset(&e->kv);
+    gr_kv_set_version(&e->kv, e->w->version);
+    e->n_live = st->n_done = st->n_queue = st->n_uids = 0;
+    for (int i = 0; i < e->max_live; i++) st->child[i].stage = STAGE_FREE;
+    for (int i = 0; i < st->max_queue; i++) st->spare[i] = &st->request[st->max_queue - 1 - i];
+    memset(st->readers, 0, (size_t)e->kv.n_seqs * sizeof *st->readers);
+    memset(st->orphan, 0, (size_t)e->kv.n_seqs * sizeof *st->orphan);
+}
+
+/* ---- sequences ----------------------------------------------------------------------------------- */
+
+int gr_engine_open_seq(gr_engine* e) { return gr_kv_open(&e->kv); }
+
+int gr_engine_fork_seq(gr_engine* e, int seq, int len)
+{
+    return gr_kv_fork(&e->kv, seq, GR_MIN(len, gr_kv_len(&e->kv, seq)));
+}
+
+void gr_engine_free_seq(gr_engine* e, int seq)
+{
+    struct gr_engine_state* st = e->state;
+    GR_ASSERT(!st->orphan[seq], "sequence %d is freed twice", seq);
+    if (st->readers[seq] > 0)
+        st->orphan[seq] = true;
+    else
+        gr_kv_free(&e->kv, seq);
+}
+
+/* ---- the queue ------------------------------------------------------------------------------------- */
+
+void gr_engine_submit(gr_engine* e, const gr_request* r)
+{
+    struct gr_engine_state* st = e->state;
+    GR_ASSERT(r->n_context > 0 && r->n_children > 0 && r->max_tokens > 0);
+    GR_ASSERT(r->max_tokens <= st->max_action, "%d tokens", r->max_tokens);
+    GR_ASSERT(st->n_queue < st->max_queue, "more than %d requests", st->max_queue);
+    GR_ASSERT(st->n_uids + r->n_children <= e->kv.n_seqs, "more children than sequences");
+    GR_ASSERT(gr_kv_len(&e->kv, r->seq) >= 0 && !st->orphan[r->seq]);
+    request* q = st->spare[st->max_queue - 1 - st->n_queue];
+    int32_t* context = q->context;
+    *q = (request){.r = *r, .context = context, .uid = st->uid + st->n_uids};
+    q->serial = st->serial++;
+    if (r->n_context < e->w->config.max_context) {
+        memcpy(context, r->context, (size_t)r->n_context * sizeof *context);
+    }
+    memcpy(q->uid, r->uid, (size_t)r->n_children * sizeof *q->uid);
+    st->n_uids += r->n_children;
+    if (r->stop != NULL) {
+        q->n_stop = (int)strlen(r->stop);
+        GR_ASSERT(q->n_stop > 0 && q->n_stop < STOP_MAX, "stop string of %d bytes", q->n_stop);
+        memcpy(q->stop, r->stop, (size_t)q->n_stop);
+    }
+    st->readers[r->seq]++;
+    st->queue[st->n_queue++] = q;
+}
+
+/* Takes a request whose children have all ended off the queue. */
+static void retire(gr_engine* e, request* q)
+{
+    struct gr_engine_state* st = e->state;
+    int at = 0;
+    while (st->queue[at] != q) at++;
+    memmove(st->queue + at, st->queue + at + 1, (size_t)(st->n_queue - at - 1) * sizeof(request*));
+    st->n_queue--;
+    st->spare[st->max_queue - 1 - st->n_queue] = q;
+
+    int n = q->r.n_children;
+    uint64_t* end = st->uid + st->n_uids;
+    memmove(q->uid, q->uid + n, (size_t)(end - q->uid - n) * sizeof *end);
+    st->n_uids -= n;
+    for (int i = at; i < st->n_queue; i++) st->queue[i]->uid -= n;
+
+    int seq = q->r.seq;
+    if (--st->readers[seq] == 0 && st->orphan[seq]) {
+        st->orphan[seq] = false;
+        gr_kv_free(&e->kv, seq);
+    }
+}
+
+bool gr_engine_idle(const gr_engine* e) { return e->state->n_queue == 0; }
+
+/* ---- making room -------------------------------------------------------------------------------------
+ * Pages that only idle sequences hold may be taken. They are the ends of those sequences, because
+ * whoever holds a page holds the ones before it. */
+
+static bool is_idle(const gr_engine* e, int seq)
+{
+    return e->kv.seq[seq].used && e->state->hold[seq] == SEQ_IDLE;
+}
+
+static bool is_evictable(const gr_engine* e, int32_t page)
+{
+    return e->state->idle_ref[page] == e->kv.ref[page];
+}
+
+static int count_evictable(gr_engine* e)
+{
+    const gr_kv* kv = &e->kv;
+    int32_t* idle_ref = e->state->idle_ref;
+    memset(idle_ref, 0, (size_t)kv->n_pages * sizeof *idle_ref);
+    for (int s = 0; s < kv->n_seqs; s++) {
+        if (!is_idle(e, s)) continue;
+        for (int i = 0; i < kv->seq[s].n_pages; i++) idle_ref[kv->seq[s].page[i]]++;
+    }
+    int n = 0;
+    for (int i = 0; i < kv->n_pages; i++) n += kv->ref[i] > 0 && is_evictable(e, i);
+    return n;
+}
+
+/* After count_evictable: in descending order of id until n_free pages are free or nothing is left. */
+static void evict(gr_engine* e, int n_free)
+{
+    gr_kv* kv = &e->kv;
+    for (int s = kv->n_seqs - 1; s >= 0 && kv->n_free < n_free; s--) {
+        if (!is_idle(e, s)) continue;
+        const gr_kv_seq* q = &kv->seq[s];
+        int keep = q->n_pages;
+        while (keep > 0 && is_evictable(e, q->page[keep - 1])) {
+            e->state->idle_ref[q->page[--keep]]--;
+        }
+        if (keep == q->n_pages) continue;
+        gr_kv_truncate(kv, s, keep * GR_PAGE);
+        e->counts.evictions++;
+    }
+}
+
+/* The last live child that has not had its turn loses its claim on its pages for this step. */
+static bool set_back_last(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    for (int i = e->n_live - 1; i > st->turn; i--) {
+        int32_t* hold = &st->hold[st->order[i]->seq];
+        if (*hold == SEQ_IDLE) continue;
+        *hold = SEQ_IDLE;
+        return true;
+    }
+    return false;
+}
+
+static bool make_room(gr_engine* e, int n_pages)
+{
+    gr_kv* kv = &e->kv;
+    if (kv->n_free >= n_pages) return true;
+    while (kv->n_free + count_evictable(e) < n_pages) {
+        if (!set_back_last(e)) return false;
+    }
+    evict(e, n_pages + e->n_live); /* a few more, as each live child will soon need one */
+    return true;
+}
+
+/* ---- putting a forward together ---------------------------------------------------------------------- */
+
+enum { FED_PART = -1, FED_NOTHING = -2 };
+
+/* Gives rows to the missing part of the path q's context, then c's tokens (c NULL: none) on `seq`; at
+ * least its last token. Returns the row of that last token, or why there is none. A path begins only
+ * if there is room for the whole of it: else paths would take each other's pages in turns. */
+static int feed(gr_engine* e, request* q, const child* c, int seq)
+{
+    struct gr_engine_state* st = e->state;
+    row_list* l = &st->rows;
+    int n_context = q->r.n_context, n_path = n_context + (c != NULL ? c->n_tokens : 0);
+    if (gr_kv_len(&e->kv, seq) >= n_path) gr_kv_truncate(&e->kv, seq, n_path - 1);
+    int begin = gr_kv_len(&e->kv, seq), end = GR_MIN(n_path, begin + e->max_rows - l->n);
+    st->hold[seq] = SEQ_HELD;
+    if (!make_room(e, gr_kv_need(&e->kv, seq, n_path - begin))) return FED_NOTHING;
+    GR_ASSERT(gr_kv_append(&e->kv, seq, end - begin, l->slot + l->n));
+    for (int i = begin; i < end; i++, l->n++) {
+        l->token[l->n] = i < n_context ? q->context[i] : c->token[i - n_context];
+        l->position[l->n] = i;
+        l->seq[l->n] = seq;
+        l->n_keys[l->n] = i + 1;
+    }
+    if (c == NULL) q->n_fed += end - begin;
+    e->counts.prefill_tokens += end - begin - (c != NULL && end == n_path);
+    if (end < n_path) return FED_PART;
+    return st->hold[seq] = l->n - 1;
+}
+
+static void add_sample(gr_engine* e, child* c, int row)
+{
+    sample_list* l = &e->state->samples;
+    l->child[l->n] = c;
+    l->src[l->n] = row;
+    l->uid[l->n] = c->uid;
+    l->index[l->n] = c->n_tokens;
+    l->sampling[l->n] = c->q->r.sampling;
+    l->n++;
+}
+
+/* Returns whether every child found room. */
+static bool feed_children(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    bool all = true;
+    for (st->turn = 0; st->turn < e->n_live && st->rows.n < e->max_rows; st->turn++) {
+        child* c = st->order[st->turn];
+        int row = feed(e, c->q, c, c->seq);
+        if (row >= 0) add_sample(e, c, row);
+        all &= row != FED_NOTHING;
+    }
+    st->turn = e->n_live;
+    return all;
+}
+
+/* Is there a place and a sequence for one more child? */
+static bool can_start(const gr_engine* e)
+{
+    return e->n_live + e->state->n_done < e->max_live && e->kv.n_free_seq > 0;
+}
+
+/* The next waiting child of q, sharing the first tokens of its context. */
+static child* start_child(gr_engine* e, request* q, int n_shared)
+{
+    struct gr_engine_state* st = e->state;
+    int seq = gr_kv_fork(&e->kv, q->r.seq, n_shared);
+    child* c = st->child;
+    while (c->stage != STAGE_FREE) c++;
+    *c = (child){.stage = STAGE_LIVE,
+                 .q = q,
+                 .serial = q->serial,
+                 .tag = q->r.tag,
+                 .seq = seq,
+                 .token = c->token,
+                 .logp = c->logp,
+                 .version = e->w->version};
+    c->ordinal = q->n_started++;
+    c->uid = q->uid[c->ordinal];
+    st->hold[seq] = SEQ_HELD;
+    st->order[e->n_live++] = c;
+    return c;
+}
+
+/* Children of q begin on the hidden row of its last context token. */
+static void start_children(gr_engine* e, request* q, int row)
+{
+    int first = q->n_started;
+    while (q->n_started < q->r.n_children && can_start(e)) {
+        add_sample(e, start_child(e, q, q->r.n_context), row);
+    }
+    if (q->n_started == first) return;
+    e->counts.shared_tokens += (int64_t)(q->n_started - first) * q->r.n_context - q->n_fed;
+    q->n_fed = 0;
+}
+
+/* Requests in order of submission, as long as there are places for their children, rows and pages. */
+static void feed_contexts(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    for (int i = 0; i < st->n_queue && can_start(e); i++) {
+        request* q = st->queue[i];
+        if (q->n_started == q->r.n_children || q->r.n_context >= e->w->config.max_context) continue;
+        int row = st->hold[q->r.seq];
+        bool same_path = row >= 0 && st->rows.n_keys[row] == q->r.n_context;
+        if (row != SEQ_IDLE && !same_path) continue;
+        if (!same_path) {
+            if (st->rows.n == e->max_rows) break;
+            row = feed(e, q, NULL, q->r.seq);
+        }
+        if (row == FED_NOTHING) break;
+        if (row >= 0) start_children(e, q, row);
+    }
+}
+
+/* ---- what becomes of it -------------------------------------------------------------------------------- */
+
+static void finish(gr_engine* e, child* c, gr_stop_cause cause)
+{
+    struct gr_engine_state* st = e->state;
+    c->stage = STAGE_DONE;
+    c->cause = cause;
+    st->n_done++;
+    int at = 0;
+    while (st->order[at] != c) at++;
+    memmove(st->order + at, st->order + at + 1, (size_t)(e->n_live - at - 1) * sizeof(child*));
+    e->n_live--;
+    if (++c->q->n_done == c->q->r.n_children) retire(e, c->q);
+}
+
+/* Contexts that fill the model's length have nothing to sample. */
+static void refuse_full_contexts(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    for (int i = 0; i < st->n_queue && can_start(e);) {
+        request* q = st->queue[i];
+        bool full = q->r.n_context >= e->w->config.max_context;
+        if (full)
+            finish(e, start_child(e, q, 0), GR_STOP_CONTEXT); /* may take q off the queue */
+        else
+            i++;
+    }
+}
+
+/* Tokens have at least one byte each, so the text's end lies in the last n_stop tokens. */
+static bool ends_with_stop(const child* c)
+{
+    const request* q = c->q;
+    char text[STOP_MAX * 8];
+    if (q->n_stop == 0) return false;
+    int n = GR_MIN(c->n_tokens, q->n_stop);
+    int len = gr_decode(c->token + c->n_tokens - n, n, text, (int)sizeof text);
+    return len >= q->n_stop && memcmp(text + len - q->n_stop, q->stop, (size_t)q->n_stop) == 0;
+}
+
+static void commit(gr_engine* e, child* c, int32_t token, double logp)
+{
+    const gr_request* r = &c->q->r;
+    c->token[c->n_tokens] = token;
+    c->logp[c->n_tokens++] = logp;
+    e->counts.gen_tokens[r->purpose]++;
+    if (ends_with_stop(c))
+        finish(e, c, GR_STOP_STRING);
+    else if (r->n_context + c->n_tokens == e->w->config.max_context)
+        finish(e, c, GR_STOP_CONTEXT);
+    else if (c->n_tokens == r->max_tokens)
+        finish(e, c, GR_STOP_CAP);
+}
+
+static void copy_pages(gr_engine* e)
+{
+    gr_dev* dev = e->w->dev;
+    const gr_model_config* m = &e->w->config;
+    gr_kv* kv = &e->kv;
+    int32_t* pair = e->state->rows.d_pair;
+    gr_dev_write(dev, pair, kv->pair, (size_t)kv->n_pairs * 2 * sizeof *pair);
+    for (int i = 0, end; i < kv->n_pairs; i = end) {
+        end = gr_kv_copy_run(kv, i);
+        dev->ops->kv_copy(dev, e->pool, pair + 2 * i, end - i, m->layers, kv->n_pages, m->kv_heads,
+                          m->head_dim);
+    }
+    kv->n_pairs = 0;
+}
+
+static void forward(gr_engine* e)
+{
+    gr_dev* dev = e->w->dev;
+    const row_list* l = &e->state->rows;
+    size_t bytes = (size_t)l->n * sizeof(int32_t);
+    copy_pages(e);
+    gr_kv_plan_make(&e->plan, &e->kv, l->seq, l->n_keys, l->n);
+    gr_dev_write(dev, l->d_token, l->token, bytes);
+    gr_dev_write(dev, l->d_position, l->position, bytes);
+    gr_dev_write(dev, l->d_slot, l->slot, bytes);
+    gr_rows rows = {.token = l->d_token,
+                    .position = l->d_position,
+                    .n = l->n,
+                    .pages = &e->plan.plan,
+                    .pool = e->pool,
+                    .pool_pages = e->kv.n_pages,
+                    .slot = l->d_slot};
+    gr_transformer_forward(e->w, &rows, &e->acts);
+    e->counts.forwards++;
+    e->counts.rows += l->n;
+    e->counts.pages_peak = e->kv.pages_peak;
+}
+
+static gr_status sample(gr_engine* e)
+{
+    const gr_weights* w = e->w;
+    gr_dev* dev = w->dev;
+    const sample_list* l = &e->state->samples;
+    size_t n = (size_t)l->n;
+    gr_dev_write(dev, l->d_src, l->src, n * sizeof *l->src);
+    gr_dev_write(dev, l->d_index, l->index, n * sizeof *l->index);
+    gr_dev_write(dev, l->d_uid, l->uid, n * sizeof *l->uid);
+    gr_dev_write(dev, l->d_sampling, l->sampling, n * sizeof *l->sampling);
+    dev->ops->head(dev, l->d_logp, NULL, l->d_token, e->acts.hidden, w->packed_head.fwd, l->d_src,
+                   NULL, l->d_sampling, l->d_uid, l->d_index, l->n, w->config.width,
+                   w->config.vocab, l->d_scratch);
+    GR_TRY(gr_dev_sync(dev));
+    gr_dev_read(dev, l->token, l->d_token, n * sizeof *l->token);
+    gr_dev_read_acc(dev, l->logp, l->d_logp, l->n);
+    return GR_OK;
+}
+
+gr_status gr_engine_step(gr_engine* e)
+{
+    struct gr_engine_state* st = e->state;
+    GR_ASSERT(e->kv.version == e->w->version || e->n_live == 0, "weights changed under a child");
+    gr_kv_set_version(&e->kv, e->w->version);
+    for (int i = 0; i < e->kv.n_seqs; i++) st->hold[i] = SEQ_IDLE;
+    for (int i = 0; i < e->n_live; i++) st->hold[st->order[i]->seq] = SEQ_HELD;
+    st->rows.n = st->samples.n = 0;
+
+    refuse_full_contexts(e);
+    if (feed_children(e)) feed_contexts(e);
+    if (st->rows.n == 0) {
+        GR_ASSERT(st->n_queue == 0 || st->n_done > 0, "no sequence is left for a child");
+        return GR_OK;
+    }
+    forward(e);
+    GR_TRY(sample(e));
+    const sample_list* l = &st->samples;
+    for (int i = 0; i < l->n; i++) commit(e, l->child[i], l->token[i], l->logp[i]);
+    return GR_OK;
+}
+
+bool gr_engine_poll(gr_engine* e, gr_reply* out)
+{
+    struct gr_engine_state* st = e->state;
+    child* first = NULL;
+    for (int i = 0; i < e->max_live; i++) {
+        child* c = &st->child[i];
+        if (c->stage != STAGE_DONE) continue;
+        if (first == NULL || c->serial < first->serial ||
+            (c->serial == first->serial && c->ordinal < first->ordinal)) {
+            first = c;
+        }
+    }
+    if (first == NULL) return false;
+    first->stage = STAGE_FREE; /* its buffers are used again by the next step at the earliest */
+    st->n_done--;
+    *out = (gr_reply){.tag = first->tag,
+                      .child = first->ordinal,
+                      .seq = first->seq,
+                      .token = first->token,
+                      .logp = first->logp,
+                      .n_tokens = first->n_tokens,
+                      .cause = first->cause,
+                      .version = first->version};
+    return true;
+}
