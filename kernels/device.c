@@ -1,4 +1,5 @@
 #include "kernels/device.h"
+#include "kernels/cpu/state.h"
 #include "kernels/cpu/variants.h"
 
 #include <omp.h>
@@ -9,6 +10,9 @@
 #ifdef GR_HAVE_ONEDNN
 #include "kernels/cpu/onednn.h"
 #endif
+
+#define ALIGN     256
+#define HUGE_PAGE ((size_t)2 << 20)
 
 /* ---- what this machine can run ------------------------------------------------------------------ */
 
@@ -91,6 +95,20 @@ static gr_status resolve_matmul(gr_matmul_mode* out, gr_matmul_mode wanted, cons
 
 /* ---- open and close ------------------------------------------------------------------------------ */
 
+static gr_status open_state(gr_dev* dev)
+{
+    gr_cpu_state* state = calloc(1, sizeof *state);
+    dev->impl = state;
+    if (state != NULL)
+        state->scratch =
+            aligned_alloc(ALIGN, (size_t)dev->threads * GR_CPU_SCRATCH * dev->acc_bytes);
+    if (state == NULL || state->scratch == NULL) {
+        gr_dev_close(dev);
+        return GR_FAIL(GR_ENOMEM, "device cpu: no memory for the scratch of its threads");
+    }
+    return GR_OK;
+}
+
 gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options)
 {
     memset(dev, 0, sizeof *dev);
@@ -110,9 +128,7 @@ gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options)
     dev->real_bytes = options->dtype == GR_F64 ? 8 : options->dtype == GR_F32 ? 4 : 2;
     dev->acc_bytes = options->dtype == GR_F64 ? 8 : 4;
     dev->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
-#ifdef GR_HAVE_ONEDNN
-    if (dev->matmul == GR_MATMUL_BF16) GR_TRY(gr_onednn_open(&dev->impl, dev->threads));
-#endif
+    GR_TRY(open_state(dev));
     (void)snprintf(dev->name, sizeof dev->name, "cpu:%s", table->isa);
     (void)snprintf(dev->detail, sizeof dev->detail, "cpu %s, %s, %s matmul, %d thread%s",
                    table->isa, dtype_name(dev->dtype),
@@ -123,9 +139,9 @@ gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options)
 
 void gr_dev_close(gr_dev* dev)
 {
-#ifdef GR_HAVE_ONEDNN
-    gr_onednn_close(dev->impl);
-#endif
+    gr_cpu_state* state = dev->impl;
+    if (state != NULL) free(state->scratch);
+    free(state);
     memset(dev, 0, sizeof *dev);
 }
 
@@ -136,9 +152,6 @@ gr_status gr_dev_sync(gr_dev* dev)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------- */
-
-#define ALIGN     256
-#define HUGE_PAGE ((size_t)2 << 20)
 
 gr_status gr_dev_alloc(gr_dev* dev, void** out, size_t bytes)
 {

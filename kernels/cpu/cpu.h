@@ -72,14 +72,27 @@ static inline acc acc_fma(acc a, acc b, acc c)
 #include "kernels/cpu/vec_math.h"
 
 /* ---- threads -----------------------------------------------------------------------------------
- * How many threads an op takes for `work` multiply-adds (or what costs the same): all or the calling
- * one alone, because starting a parallel region costs a few microseconds and changing the size of
- * the team costs far more. Used as
- *     const int threads = op_threads(dev, work);
- *     #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static) */
-#define OP_WORK_MIN 65536.0
+ * An op takes all threads or the calling one alone: starting a parallel region costs a microsecond
+ * or two, changing the size of the team far more. `work` is an estimate in multiply-adds of a matrix
+ * product; an element of a pointwise op costs about OP_ELEMENT of them, memory included.
+ *
+ * The loop stands in a function of its own under `#pragma omp for`, which without a team around it
+ * runs over all iterations:
+ *     OP_RUN(op_threads(dev, n * c * OP_ELEMENT), embed_rows(y, table, token, n, c)); */
+#define OP_WORK_MIN 262144.0
+#define OP_ELEMENT  16.0
 
 static inline int op_threads(const gr_dev* dev, double work)
 {
     return work < OP_WORK_MIN ? 1 : dev->threads;
 }
+
+#define OP_RUN(threads, call)                                      \
+    do {                                                           \
+        const int op_threads_ = (threads);                         \
+        if (op_threads_ > 1) {                                     \
+            _Pragma("omp parallel num_threads(op_threads_)") call; \
+        } else {                                                   \
+            call;                                                  \
+        }                                                          \
+    } while (0)

@@ -1,9 +1,9 @@
-/* gemm.h - the matrix products behind the matmul ops, for other sources of kernels/cpu/. Included
- * after cpu.h.
+/* gemm.h - the matrix products behind the matmul ops, for other sources of kernels/cpu/.
  *
  * Here inputs and outputs may also be acc: logits and their gradients never are real. A row has the
  * same bits in any batch, and for any run of panels, as its part of the whole product. */
 #pragma once
+#include "kernels/cpu/cpu.h"
 
 /* Packed weights are panels of GEMM_WIDTH outputs, each panel k * GEMM_WIDTH reals, the last one
  * padded: the product with outputs [p * GEMM_WIDTH, ...) alone starts at gemm_panel(packed, p, k). */
