@@ -37,7 +37,7 @@ static const gr_block block = GR_BLOCK(S, "frozenlake", "env.name=frozenlake", s
 #undef S
 
 /* Fewer maps than one in PROBE seeds count as none. */
-enum { PROBE = 4096, SEARCH = 1 << 20 };
+enum { PROBE = 1024, SEARCH = 1 << 20 };
 
 static gr_status lake_open(void** self, const void* values)
 {

@@ -3,7 +3,7 @@
 
 #include "envs/frozenlake.h"
 
-enum { MAX_BOARDS = 1 << 16 };
+enum { MAX_BOARDS = 1024 };
 
 int gr_lake_neighbour(const gr_lake_map* m, int cell, int action)
 {
