@@ -1,86 +1,7 @@
-/* engine.c - one continuous batch: who gets rows in the next forward, and what becomes of them.
- *
- * Everything that waits for a forward is a path whose last keys are missing: a request's context that
- * is not yet in pages, a child that has sampled a token (one key is missing), or a child whose pages
- * were taken away (many are). `feed` gives a path rows; a path whose last token is among them has a
- * hidden row to sample from. */
-#include "model/engine.h"
-
+/* engine.c - one continuous batch: the queue, one step, and what becomes of its tokens. */
 #include <string.h>
 
-#define STOP_MAX 64
-
-typedef struct request {
-    gr_request r;     /* context, uid and stop are copies */
-    int32_t* context; /* (max_context) */
-    uint64_t* uid;    /* (n_children) in the pool of uids */
-    char stop[STOP_MAX];
-    int n_stop;
-    uint64_t serial; /* order of submission */
-    int n_started;   /* children that have begun */
-    int n_done;
-    int64_t n_fed; /* context tokens forwarded since children last began */
-} request;
-
-typedef enum stage { STAGE_FREE, STAGE_LIVE, STAGE_DONE } stage;
-
-typedef struct child {
-    stage stage;
-    request* q; /* while live */
-    uint64_t serial, tag, uid;
-    int ordinal, seq;
-    int32_t* token; /* (max_action) */
-    double* logp;
-    int n_tokens;
-    gr_stop_cause cause;
-    uint64_t version;
-} child;
-
-/* Rows of the next forward; `d_` arrays are on the device. */
-typedef struct row_list {
-    int n;
-    int32_t *token, *position, *slot, *seq, *n_keys;
-    int32_t *d_token, *d_position, *d_slot, *d_pair;
-} row_list;
-
-/* Tokens to sample after it. */
-typedef struct sample_list {
-    int n;
-    child** child;
-    int32_t *src, *index, *token;
-    uint64_t* uid;
-    gr_sampling* sampling;
-    double* logp;
-    int32_t *d_src, *d_index, *d_token;
-    uint64_t* d_uid;
-    gr_sampling* d_sampling;
-    void *d_logp, *d_scratch;
-} sample_list;
-
-/* What a sequence is in the step that is being put together; a row number from 0 on: its path is
- * complete and that row is its last. */
-enum { SEQ_IDLE = -2, SEQ_HELD = -1 };
-
-struct gr_engine_state {
-    child* child;  /* (max_live) */
-    child** order; /* live ones, in order of start */
-    int n_done;    /* ended and not yet polled */
-    int turn;      /* place in `order` of the child that is being fed */
-    request* request;
-    request** queue; /* unfinished ones, in order of submission */
-    request** spare;
-    int max_queue, n_queue;
-    uint64_t* uid; /* (n_seqs) of unfinished children, in order of submission */
-    int n_uids;
-    uint64_t serial;
-    int32_t* hold;     /* (n_seqs) SEQ_IDLE, SEQ_HELD or a row */
-    int32_t* readers;  /* (n_seqs) unfinished requests on this context */
-    bool* orphan;      /* (n_seqs) freed by the caller while it had readers */
-    int32_t* idle_ref; /* (n_pages) references from idle sequences */
-    row_list rows;
-    sample_list samples;
-    int max_action;
-};
+#include "model/engine_state.h"
 
 /* ---- layout ------------------------------------------------------------------------------------ */
 
@@ -202,6 +123,19 @@ void gr_engine_free_seq(gr_engine* e, int seq)
 
 /* ---- the queue ------------------------------------------------------------------------------------- */
 
+/* A sequence is filled by all requests on it, so one's context must begin with the other's. */
+static void check_same_path(const gr_engine* e, const gr_request* r)
+{
+    const struct gr_engine_state* st = e->state;
+    for (int i = 0; i < st->n_queue; i++) {
+        const gr_request* other = &st->queue[i]->r;
+        if (other->seq != r->seq || other->n_context >= e->w->config.max_context) continue;
+        size_t n = (size_t)GR_MIN(r->n_context, other->n_context);
+        GR_ASSERT(memcmp(st->queue[i]->context, r->context, n * sizeof *r->context) == 0,
+                  "two paths on sequence %d", r->seq);
+    }
+}
+
 void gr_engine_submit(gr_engine* e, const gr_request* r)
 {
     struct gr_engine_state* st = e->state;
@@ -210,6 +144,7 @@ void gr_engine_submit(gr_engine* e, const gr_request* r)
     GR_ASSERT(st->n_queue < st->max_queue, "more than %d requests", st->max_queue);
     GR_ASSERT(st->n_uids + r->n_children <= e->kv.n_seqs, "more children than sequences");
     GR_ASSERT(gr_kv_len(&e->kv, r->seq) >= 0 && !st->orphan[r->seq]);
+    if (st->readers[r->seq] > 0) check_same_path(e, r);
     request* q = st->spare[st->max_queue - 1 - st->n_queue];
     int32_t* context = q->context;
     *q = (request){.r = *r, .context = context, .uid = st->uid + st->n_uids};
@@ -221,7 +156,7 @@ void gr_engine_submit(gr_engine* e, const gr_request* r)
     st->n_uids += r->n_children;
     if (r->stop != NULL) {
         q->n_stop = (int)strlen(r->stop);
-        GR_ASSERT(q->n_stop > 0 && q->n_stop < STOP_MAX, "stop string of %d bytes", q->n_stop);
+        GR_ASSERT(q->n_stop > 0 && q->n_stop < GR_STOP_MAX, "stop string of %d bytes", q->n_stop);
         memcpy(q->stop, r->stop, (size_t)q->n_stop);
     }
     st->readers[r->seq]++;
@@ -253,189 +188,6 @@ static void retire(gr_engine* e, request* q)
 
 bool gr_engine_idle(const gr_engine* e) { return e->state->n_queue == 0; }
 
-/* ---- making room -------------------------------------------------------------------------------------
- * Pages that only idle sequences hold may be taken. They are the ends of those sequences, because
- * whoever holds a page holds the ones before it. */
-
-static bool is_idle(const gr_engine* e, int seq)
-{
-    return e->kv.seq[seq].used && e->state->hold[seq] == SEQ_IDLE;
-}
-
-static bool is_evictable(const gr_engine* e, int32_t page)
-{
-    return e->state->idle_ref[page] == e->kv.ref[page];
-}
-
-static int count_evictable(gr_engine* e)
-{
-    const gr_kv* kv = &e->kv;
-    int32_t* idle_ref = e->state->idle_ref;
-    memset(idle_ref, 0, (size_t)kv->n_pages * sizeof *idle_ref);
-    for (int s = 0; s < kv->n_seqs; s++) {
-        if (!is_idle(e, s)) continue;
-        for (int i = 0; i < kv->seq[s].n_pages; i++) idle_ref[kv->seq[s].page[i]]++;
-    }
-    int n = 0;
-    for (int i = 0; i < kv->n_pages; i++) n += kv->ref[i] > 0 && is_evictable(e, i);
-    return n;
-}
-
-/* After count_evictable: in descending order of id until n_free pages are free or nothing is left. */
-static void evict(gr_engine* e, int n_free)
-{
-    gr_kv* kv = &e->kv;
-    for (int s = kv->n_seqs - 1; s >= 0 && kv->n_free < n_free; s--) {
-        if (!is_idle(e, s)) continue;
-        const gr_kv_seq* q = &kv->seq[s];
-        int keep = q->n_pages;
-        while (keep > 0 && is_evictable(e, q->page[keep - 1])) {
-            e->state->idle_ref[q->page[--keep]]--;
-        }
-        if (keep == q->n_pages) continue;
-        gr_kv_truncate(kv, s, keep * GR_PAGE);
-        e->counts.evictions++;
-    }
-}
-
-/* The last live child that has not had its turn loses its claim on its pages for this step. */
-static bool set_back_last(gr_engine* e)
-{
-    struct gr_engine_state* st = e->state;
-    for (int i = e->n_live - 1; i > st->turn; i--) {
-        int32_t* hold = &st->hold[st->order[i]->seq];
-        if (*hold == SEQ_IDLE) continue;
-        *hold = SEQ_IDLE;
-        return true;
-    }
-    return false;
-}
-
-static bool make_room(gr_engine* e, int n_pages)
-{
-    gr_kv* kv = &e->kv;
-    if (kv->n_free >= n_pages) return true;
-    while (kv->n_free + count_evictable(e) < n_pages) {
-        if (!set_back_last(e)) return false;
-    }
-    evict(e, n_pages + e->n_live); /* a few more, as each live child will soon need one */
-    return true;
-}
-
-/* ---- putting a forward together ---------------------------------------------------------------------- */
-
-enum { FED_PART = -1, FED_NOTHING = -2 };
-
-/* Gives rows to the missing part of the path q's context, then c's tokens (c NULL: none) on `seq`; at
- * least its last token. Returns the row of that last token, or why there is none. A path begins only
- * if there is room for the whole of it: else paths would take each other's pages in turns. */
-static int feed(gr_engine* e, request* q, const child* c, int seq)
-{
-    struct gr_engine_state* st = e->state;
-    row_list* l = &st->rows;
-    int n_context = q->r.n_context, n_path = n_context + (c != NULL ? c->n_tokens : 0);
-    if (gr_kv_len(&e->kv, seq) >= n_path) gr_kv_truncate(&e->kv, seq, n_path - 1);
-    int begin = gr_kv_len(&e->kv, seq), end = GR_MIN(n_path, begin + e->max_rows - l->n);
-    st->hold[seq] = SEQ_HELD;
-    if (!make_room(e, gr_kv_need(&e->kv, seq, n_path - begin))) return FED_NOTHING;
-    GR_ASSERT(gr_kv_append(&e->kv, seq, end - begin, l->slot + l->n));
-    for (int i = begin; i < end; i++, l->n++) {
-        l->token[l->n] = i < n_context ? q->context[i] : c->token[i - n_context];
-        l->position[l->n] = i;
-        l->seq[l->n] = seq;
-        l->n_keys[l->n] = i + 1;
-    }
-    if (c == NULL) q->n_fed += end - begin;
-    e->counts.prefill_tokens += end - begin - (c != NULL && end == n_path);
-    if (end < n_path) return FED_PART;
-    return st->hold[seq] = l->n - 1;
-}
-
-static void add_sample(gr_engine* e, child* c, int row)
-{
-    sample_list* l = &e->state->samples;
-    l->child[l->n] = c;
-    l->src[l->n] = row;
-    l->uid[l->n] = c->uid;
-    l->index[l->n] = c->n_tokens;
-    l->sampling[l->n] = c->q->r.sampling;
-    l->n++;
-}
-
-/* Returns whether every child found room. */
-static bool feed_children(gr_engine* e)
-{
-    struct gr_engine_state* st = e->state;
-    bool all = true;
-    for (st->turn = 0; st->turn < e->n_live && st->rows.n < e->max_rows; st->turn++) {
-        child* c = st->order[st->turn];
-        int row = feed(e, c->q, c, c->seq);
-        if (row >= 0) add_sample(e, c, row);
-        all &= row != FED_NOTHING;
-    }
-    st->turn = e->n_live;
-    return all;
-}
-
-/* Is there a place and a sequence for one more child? */
-static bool can_start(const gr_engine* e)
-{
-    return e->n_live + e->state->n_done < e->max_live && e->kv.n_free_seq > 0;
-}
-
-/* The next waiting child of q, sharing the first tokens of its context. */
-static child* start_child(gr_engine* e, request* q, int n_shared)
-{
-    struct gr_engine_state* st = e->state;
-    int seq = gr_kv_fork(&e->kv, q->r.seq, n_shared);
-    child* c = st->child;
-    while (c->stage != STAGE_FREE) c++;
-    *c = (child){.stage = STAGE_LIVE,
-                 .q = q,
-                 .serial = q->serial,
-                 .tag = q->r.tag,
-                 .seq = seq,
-                 .token = c->token,
-                 .logp = c->logp,
-                 .version = e->w->version};
-    c->ordinal = q->n_started++;
-    c->uid = q->uid[c->ordinal];
-    st->hold[seq] = SEQ_HELD;
-    st->order[e->n_live++] = c;
-    return c;
-}
-
-/* Children of q begin on the hidden row of its last context token. */
-static void start_children(gr_engine* e, request* q, int row)
-{
-    int first = q->n_started;
-    while (q->n_started < q->r.n_children && can_start(e)) {
-        add_sample(e, start_child(e, q, q->r.n_context), row);
-    }
-    if (q->n_started == first) return;
-    e->counts.shared_tokens += (int64_t)(q->n_started - first) * q->r.n_context - q->n_fed;
-    q->n_fed = 0;
-}
-
-/* Requests in order of submission, as long as there are places for their children, rows and pages. */
-static void feed_contexts(gr_engine* e)
-{
-    struct gr_engine_state* st = e->state;
-    for (int i = 0; i < st->n_queue && can_start(e); i++) {
-        request* q = st->queue[i];
-        if (q->n_started == q->r.n_children || q->r.n_context >= e->w->config.max_context) continue;
-        int row = st->hold[q->r.seq];
-        bool same_path = row >= 0 && st->rows.n_keys[row] == q->r.n_context;
-        if (row != SEQ_IDLE && !same_path) continue;
-        if (!same_path) {
-            if (st->rows.n == e->max_rows) break;
-            row = feed(e, q, NULL, q->r.seq);
-        }
-        if (row == FED_NOTHING) break;
-        if (row >= 0) start_children(e, q, row);
-    }
-}
-
 /* ---- what becomes of it -------------------------------------------------------------------------------- */
 
 static void finish(gr_engine* e, child* c, gr_stop_cause cause)
@@ -455,11 +207,12 @@ static void finish(gr_engine* e, child* c, gr_stop_cause cause)
 static void refuse_full_contexts(gr_engine* e)
 {
     struct gr_engine_state* st = e->state;
-    for (int i = 0; i < st->n_queue && can_start(e);) {
+    for (int i = 0; i < st->n_queue && gr_engine_can_start(e);) {
         request* q = st->queue[i];
         bool full = q->r.n_context >= e->w->config.max_context;
         if (full)
-            finish(e, start_child(e, q, 0), GR_STOP_CONTEXT); /* may take q off the queue */
+            finish(e, gr_engine_start_child(e, q, 0),
+                   GR_STOP_CONTEXT); /* may take q off the queue */
         else
             i++;
     }
@@ -469,7 +222,7 @@ static void refuse_full_contexts(gr_engine* e)
 static bool ends_with_stop(const child* c)
 {
     const request* q = c->q;
-    char text[STOP_MAX * 8];
+    char text[GR_STOP_MAX * 8];
     if (q->n_stop == 0) return false;
     int n = GR_MIN(c->n_tokens, q->n_stop);
     int len = gr_decode(c->token + c->n_tokens - n, n, text, (int)sizeof text);
@@ -552,12 +305,8 @@ gr_status gr_engine_step(gr_engine* e)
     struct gr_engine_state* st = e->state;
     GR_ASSERT(e->kv.version == e->w->version || e->n_live == 0, "weights changed under a child");
     gr_kv_set_version(&e->kv, e->w->version);
-    for (int i = 0; i < e->kv.n_seqs; i++) st->hold[i] = SEQ_IDLE;
-    for (int i = 0; i < e->n_live; i++) st->hold[st->order[i]->seq] = SEQ_HELD;
-    st->rows.n = st->samples.n = 0;
-
     refuse_full_contexts(e);
-    if (feed_children(e)) feed_contexts(e);
+    gr_engine_gather(e);
     if (st->rows.n == 0) {
         GR_ASSERT(st->n_queue == 0 || st->n_done > 0, "no sequence is left for a child");
         return GR_OK;

@@ -18,7 +18,8 @@ typedef enum gr_purpose { GR_FOR_TRAIN, GR_FOR_EVAL, GR_FOR_JUDGE, GR_N_PURPOSES
 
 typedef struct gr_request {
     uint64_t tag;           /* the caller's, returned in replies */
-    int seq;                /* sequence of the context, holding any prefix of it; the caller's */
+    int seq;                /* sequence of the context, holding any prefix of it; the caller's. The
+                               contexts of unfinished requests on one sequence are one path */
     const int32_t* context; /* (n_context) whole path, copied; n_context >= 1 */
     int n_context;          /* from the model's max_context on: no token is sampled */
     int n_children;
@@ -59,7 +60,7 @@ typedef struct gr_engine {
     void* pool;
     gr_engine_counts counts;
     int max_live, n_live, max_rows;
-    struct gr_engine_state* state; /* private: children, queue, batch arrays (engine.c) */
+    struct gr_engine_state* state; /* private: engine_state.h */
 } gr_engine;
 
 typedef struct gr_engine_settings {
