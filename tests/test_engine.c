@@ -72,7 +72,7 @@ typedef struct job {
     gr_sampling sampling;
     char stop[4];
     int max_tokens;
-    bool seq_given_back;
+    bool given_back;
 } job;
 
 typedef struct action {
@@ -89,6 +89,10 @@ typedef struct talk {
 } talk;
 
 static uint64_t job_key(int number) { return gr_key_join(71, (uint64_t)number); }
+static uint64_t child_key(int number, int child)
+{
+    return gr_key_join(job_key(number), (uint64_t)child);
+}
 
 static void add_words(job* j, rng* r, int n)
 {
@@ -112,19 +116,22 @@ static void decide(talk* k, job* j, rng* r)
     k->ready[k->n_ready++] = j->number;
 }
 
+/* Roots come in threes on one sequence: two with the same context and one with a longer one. */
 static void open_roots(rig* g, talk* k)
 {
+    int seq = -1;
     for (int i = 0; i < ROOTS; i++) {
         job* j = &k->job[i];
         rng r = {.key = job_key(i)};
-        *j = (job){.number = i, .seq = gr_engine_open_seq(&g->e)};
-        if (i % 3 == 2) { /* a second request on the same context */
-            gr_engine_free_seq(&g->e, j->seq);
-            *j = k->job[i - 1];
-            j->number = i;
-        } else {
+        if (i % 3 == 0) {
+            seq = gr_engine_open_seq(&g->e);
             add_words(j, &r, 1 + below(&r, 50));
+        } else {
+            *j = j[-1];
+            if (i % 3 == 2) add_words(j, &r, 1 + below(&r, 20));
         }
+        j->number = i;
+        j->seq = seq;
         decide(k, j, &r);
     }
 }
@@ -161,7 +168,7 @@ static void submit(rig* g, talk* k, int at, int serial)
     job* j = &k->job[k->ready[at]];
     k->ready[at] = k->ready[--k->n_ready];
     uint64_t uid[FAN];
-    for (int i = 0; i < j->n_children; i++) uid[i] = gr_key_join(job_key(j->number), (uint64_t)i);
+    for (int i = 0; i < j->n_children; i++) uid[i] = child_key(j->number, i);
     gr_engine_submit(&g->e, &(gr_request){.tag = (uint64_t)j->number,
                                           .seq = j->seq,
                                           .context = j->context,
@@ -173,10 +180,32 @@ static void submit(rig* g, talk* k, int at, int serial)
                                           .max_tokens = j->max_tokens,
                                           .purpose = GR_FOR_EVAL});
     j->serial = serial;
+    j->submitted = true;
     memset(uid, 0, sizeof uid); /* requests are copied */
 }
 
-static void hear(rig* g, talk* k, rng* order, bool* given_back)
+/* The first of the jobs whose sequence this is. */
+static job* owner_of(talk* k, const job* j)
+{
+    return j->depth == 0 ? &k->job[j->number / 3 * 3] : &k->job[j->number];
+}
+
+/* A context may be given back while children still read it, but not before all its requests came. */
+static void give_back(rig* g, talk* k, const job* j, rng* order, int* n_early)
+{
+    job* owner = owner_of(k, j);
+    int n_jobs = j->depth == 0 ? 3 : 1, n_done = 0;
+    for (int i = 0; i < n_jobs; i++) {
+        if (!owner[i].submitted) return;
+        n_done += owner[i].n_replies == owner[i].n_children;
+    }
+    if (owner->given_back || (n_done < n_jobs && below(order, 2) == 0)) return;
+    gr_engine_free_seq(&g->e, j->seq);
+    owner->given_back = true;
+    *n_early += n_done < n_jobs;
+}
+
+static void hear(rig* g, talk* k, rng* order, int* n_early)
 {
     gr_reply a;
     int64_t last = -1;
@@ -192,32 +221,33 @@ static void hear(rig* g, talk* k, rng* order, bool* given_back)
         memcpy(x->logp, a.logp, (size_t)a.n_tokens * sizeof *x->logp);
         j->n_replies++;
         answer(g, k, j, &a);
-        /* a context may be given back while other children still read it; roots are kept */
-        bool now = j->n_replies == j->n_children || below(order, 2) == 0;
-        if (now && !j->seq_given_back && j->depth > 0) {
-            gr_engine_free_seq(&g->e, j->seq);
-            j->seq_given_back = true;
-            *given_back |= j->n_replies < j->n_children;
-        }
+        give_back(g, k, j, order, n_early);
     }
 }
 
-/* Talks to the end; leaves only the roots' sequences open. */
+/* Talks to the end. */
 static talk* converse(rig* g, uint64_t order_key)
 {
     talk* k = calloc(1, sizeof *k);
     rng order = {.key = order_key};
-    bool given_back = false;
-    int serial = 0;
+    int serial = 0, n_early = 0;
+    gr_engine_counts before = g->e.counts, *c = &g->e.counts;
     open_roots(g, k);
     while (k->n_ready > 0 || !gr_engine_idle(&g->e)) {
         int n = order_key == 0 ? k->n_ready : below(&order, k->n_ready + 1);
         while (n-- > 0) submit(g, k, below(&order, k->n_ready), serial++);
         step(g);
-        hear(g, k, &order, &given_back);
+        hear(g, k, &order, &n_early);
     }
-    assert_true(given_back);
-    assert_int_equal(g->e.n_live, 0);
+    assert_true(n_early > 0 && g->e.n_live == 0);
+    assert_int_equal(g->e.kv.n_free_seq, g->e.kv.n_seqs);
+    int64_t n = 0, n_decoded = 0; /* an action's last token is not forwarded */
+    for (int i = 0; i < JOBS * FAN; i++) {
+        n += k->action[i].n;
+        n_decoded += GR_MAX(0, k->action[i].n - 1);
+    }
+    assert_int_equal(c->gen_tokens[GR_FOR_EVAL] - before.gen_tokens[GR_FOR_EVAL], n);
+    assert_int_equal(c->rows - before.rows, c->prefill_tokens - before.prefill_tokens + n_decoded);
     return k;
 }
 
@@ -289,21 +319,33 @@ static void actions_do_not_depend_on_the_batch_bf16(void** state)
 
 /* ---- the same as in training ------------------------------------------------------------------------ */
 
-static void assert_logp_of_training(rig* g, const job* j, const action* x)
+/* The training forward over a whole path: its log-probs, and the tokens that its hidden rows give
+ * under (uid, ordinal). */
+static void assert_as_in_training(rig* g, const job* j, int child, const action* x)
 {
     forest* f = forest_new();
-    double logp[CONTEXT];
+    gr_dev* dev = &g->t.dev;
+    const gr_weights* w = &g->t.w;
+    double logp[CONTEXT], scratch_logp[CONTEXT];
+    int32_t token[CONTEXT], index[CONTEXT];
+    uint64_t uid[CONTEXT];
+    gr_sampling sampling[CONTEXT];
     int last = -1;
     for (int i = 0; i < j->n_context; i++) last = forest_add(f, last, j->context[i], false);
-    for (int i = 0; i < x->n; i++) last = forest_add(f, last, x->token[i], true);
-    if (x->n > 0) {
-        ASSERT_OK(gr_objective_logp(&g->t.o, &f->b, j->sampling.temperature, logp));
-        assert_memory_equal(logp, x->logp, (size_t)x->n * sizeof *logp);
+    for (int i = 0; i < x->n; i++) {
+        last = forest_add(f, last, x->token[i], true);
+        uid[i] = child_key(j->number, child), index[i] = i, sampling[i] = j->sampling;
     }
+    ASSERT_OK(gr_objective_logp(&g->t.o, &f->b, j->sampling.temperature, logp));
+    assert_memory_equal(logp, x->logp, (size_t)x->n * sizeof *logp);
+    dev->ops->head(dev, scratch_logp, NULL, token, g->t.o.acts.hidden, w->packed_head.fwd, f->src,
+                   NULL, sampling, uid, index, x->n, w->config.width, VOCAB, g->t.o.scratch);
+    ASSERT_OK(gr_dev_sync(dev));
+    assert_memory_equal(token, x->token, (size_t)x->n * sizeof *token);
     free(f);
 }
 
-static void logps_are_those_of_training(void** state)
+static void actions_are_those_of_the_training_forward(void** state)
 {
     (void)state;
     const gr_dtype dtypes[] = {GR_F32, GR_BF16, GR_F64};
@@ -313,7 +355,8 @@ static void logps_are_those_of_training(void** state)
         rig_open(&g, dtypes[i], 2, &s);
         talk* k = converse(&g, 5);
         for (int a = 0; a < JOBS * FAN; a++) {
-            assert_logp_of_training(&g, &k->job[a / FAN], &k->action[a]);
+            if (k->action[a].n == 0) continue;
+            assert_as_in_training(&g, &k->job[a / FAN], a % FAN, &k->action[a]);
         }
         free(k);
         rig_close(&g);
@@ -613,7 +656,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(actions_do_not_depend_on_the_batch_f32),
         cmocka_unit_test(actions_do_not_depend_on_the_batch_bf16),
-        cmocka_unit_test(logps_are_those_of_training),
+        cmocka_unit_test(actions_are_those_of_the_training_forward),
         cmocka_unit_test(new_weights_forget_all_pages),
         cmocka_unit_test(reset_drops_what_is_under_way),
         cmocka_unit_test(children_share_one_prefill),
