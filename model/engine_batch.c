@@ -36,12 +36,12 @@ static int count_evictable(gr_engine* e)
     return n;
 }
 
-/* After count_evictable: in descending order of id until n_free pages are free or nothing is left. */
+/* After count_evictable: in descending order of id until n_free pages are free or nothing is left.
+ * Sequences that are not idle have no such pages. */
 static void evict(gr_engine* e, int n_free)
 {
     gr_kv* kv = &e->kv;
     for (int s = kv->n_seqs - 1; s >= 0 && kv->n_free < n_free; s--) {
-        if (!is_idle(e, s)) continue;
         const gr_kv_seq* q = &kv->seq[s];
         int keep = q->n_pages;
         while (keep > 0 && is_evictable(e, q->page[keep - 1])) {
