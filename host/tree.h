@@ -55,7 +55,7 @@ typedef struct gr_tree {
     double* score;  /* NaN: not scored */
     double* signal; /* (n_nodes, GR_SIGNALS) */
     uint64_t *uid, *version, *state_hash;
-    int32_t* turns_left; /* environment turns the branch may still take */
+    int32_t* turns_left; /* environment turns the branch may still take; root: the horizon */
     int32_t *env, *seq;  /* handle and KV sequence, -1: none */
     int64_t node_cap;
     /* per token, n_tokens */
@@ -81,8 +81,11 @@ int gr_tree_add_child(gr_tree* t, int parent, int branch);
 void gr_tree_set_action(gr_tree* t, int node, const int32_t* token, const double* logp, int n,
                         uint64_t version);
 void gr_tree_set_obs(gr_tree* t, int node, const int32_t* token, int n);
-/* What the world answered; leaves status OPEN or sets TERMINAL / TIME_LIMIT. Counts the turn. */
+/* What the world answered; leaves status OPEN or sets TERMINAL / TIME_LIMIT. Counts the turn. On the
+ * root: signals and hash of the reset, nothing is counted. */
 void gr_tree_set_result(gr_tree* t, int node, const gr_obs* obs);
+/* Turns that are neither taken nor granted; INT64_MAX without a cap. */
+int64_t gr_tree_turns_free(const gr_tree* t);
 /* Ends a live branch; gives its unused turns back. */
 void gr_tree_close(gr_tree* t, int node, gr_node_status status);
 
@@ -109,8 +112,9 @@ bool gr_tree_is_fork(const gr_tree* t, int node);
 /* Counted leaf: policy or demo, without policy or demo children, ended, not an error. Fills `leaf` in
  * node order and returns their number. */
 int gr_tree_leaves(const gr_tree* t, int32_t* leaf, int cap);
-/* Split multiplicity of each leaf: product over the forks on its path of 1/(counted children); the sum
- * over a tree is its number of initial branches with counted leaves. */
+/* Split multiplicity of each leaf: product over the forks on its path of 1/(counted children); children
+ * of the root that belong to one branch share its weight, so the sum over a tree is its number of
+ * initial branches with counted leaves. A counted child has a counted leaf at or below it. */
 void gr_tree_split(const gr_tree* t, const int32_t* leaf, int n_leaves, double* s);
 
 /* Recounts everything that is stored twice (children, turns, tokens, reservations); panics if wrong. */
