@@ -43,11 +43,16 @@ typedef struct gr_strategy {
                  int cap);
 } gr_strategy;
 
+extern const gr_strategy gr_strategy_flat, gr_strategy_patr, gr_strategy_patr_retro,
+    gr_strategy_tree_grpo, gr_strategy_tree_random;
 extern const gr_strategy* const gr_strategies[]; /* NULL-terminated */
 const gr_strategy* gr_strategy_find(const char* name);
+
+/* The first round of every strategy: `group` new branches at the root. Returns the decisions, one. */
+int gr_open_group(const gr_round* r, gr_decision* out, int cap);
 
 /* Number of equal actions in a row that end at `node`, itself included. With `still`, turns count only
  * while the state hash does not change either. */
 int gr_repeats(const gr_tree* t, int node, bool still);
-/* Orders node[0..n) by descending score; ties at random under `key`. */
+/* Orders node[0..n) by descending score[node]; ties at random under `key`. */
 void gr_rank(int32_t* node, int n, const double* score, uint64_t key);
