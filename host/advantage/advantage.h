@@ -25,6 +25,8 @@ typedef struct gr_estimator {
                  double eps); /* leaf, ret, split are filled; writes adv or node_adv */
 } gr_estimator;
 
+extern const gr_estimator gr_estimator_grpo, gr_estimator_dr_grpo, gr_estimator_rloo,
+    gr_estimator_tree_grpo, gr_estimator_sibling;
 extern const gr_estimator* const gr_estimators[]; /* NULL-terminated */
 const gr_estimator* gr_estimator_find(const char* name);
 
