@@ -1,0 +1,394 @@
+/* pack.c - trees to micro-batches.
+ *
+ * A tree is walked depth-first over its context links. The walk keeps the path that is open and what
+ * of it the current piece holds; tokens are written only when a trained node needs them, its missing
+ * ancestors first. So prompts, cut prefixes and branches that teach nothing follow one rule:
+ *
+ *     path    R ── A1 ── A3              piece 1 is full before A3; piece 2 begins with R and A1,
+ *     piece 1 [R][A1 *][A2 *]            written again without rows, and A3 has the rows that were
+ *     piece 2 [R][A1][A3 *]              not in piece 1 (* = rows)
+ *
+ * Leaving a node fixes the subtree_end of its tokens. Credit goes along parent links: every leaf adds
+ * its weight and its weighted advantage, by sign, to the nodes of its path. */
+#include "host/pack.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the leaves below a node add up to; all of its action tokens share it. */
+typedef struct sums {
+    double a_pos, a_neg, w;
+    int32_t n_leaves;
+} sums;
+
+typedef struct open_node {
+    int32_t node;
+    int32_t begin; /* first token in the current piece; -1: not written in it */
+    int32_t end;   /* tokens of the path up to the node's end */
+    int32_t last;  /* index in the piece of the last token of that path; -1: none */
+} open_node;
+
+struct gr_pack_scratch {
+    /* arrays of all pieces, end to end */
+    int32_t *token, *position, *subtree_end;
+    int64_t n_tokens, token_cap;
+    int32_t *src, *target;
+    double *old_logp, *ref_logp, *a_pos, *a_neg, *w;
+    int64_t n_rows, row_cap;
+    int64_t piece_begin; /* first token of the current piece */
+    /* of the tree in hand, per node */
+    sums* sum;
+    int64_t sum_cap;
+    int32_t *first, *next; /* children by context, in node order; roots hang on first[n_nodes] */
+    int64_t first_cap, next_cap;
+    open_node* path;
+    int64_t path_cap;
+    int depth;
+};
+
+/* ---- weights of leaves ----------------------------------------------------------------------------- */
+
+/* |y|: trained tokens of the full path, shared ones included. */
+static int64_t trained_tokens(const gr_tree* t, int leaf)
+{
+    int64_t n = 0;
+    for (int i = leaf; i > 0; i = t->parent[i]) n += t->train[i] ? t->n_action[i] : 0;
+    return n;
+}
+
+static bool taught(const gr_credit* c, const gr_config_loss* loss)
+{
+    return !c->idle || loss->count_idle_groups;
+}
+
+void gr_denominators_add(gr_denominators* d, const gr_credit* c, const gr_config_loss* loss)
+{
+    const gr_tree* t = c->tree;
+    if (!taught(c, loss)) return;
+    bool* seen = calloc((size_t)t->n_nodes + 1, sizeof *seen);
+    GR_ASSERT(seen != NULL, "out of memory");
+    for (int l = 0; l < c->n_leaves; l++) {
+        double tokens = (double)trained_tokens(t, c->leaf[l]);
+        d->n_leaves += 1;
+        d->leaf_tokens += tokens;
+        d->split += c->split[l];
+        d->split_tokens += c->split[l] * tokens;
+        for (int i = c->leaf[l]; i > 0 && !seen[i]; i = t->parent[i]) {
+            seen[i] = true;
+            d->unique_tokens += t->train[i] ? t->n_action[i] : 0;
+        }
+    }
+    free(seen);
+}
+
+static double leaf_weight(const gr_config_loss* loss, const gr_denominators* d, double split,
+                          double tokens)
+{
+    bool splits = loss->weighting == GR_WEIGHT_SPLIT;
+    double share = splits ? split : 1, leaves = splits ? d->split : d->n_leaves;
+    if (tokens == 0) return 0; /* nothing of this path is trained */
+    if (loss->weighting == GR_WEIGHT_ONCE_MEAN) {
+        GR_ASSERT(loss->aggregation == GR_AGG_TOKEN_MEAN, "once_mean needs token_mean");
+        return 1 / d->unique_tokens;
+    }
+    switch (loss->aggregation) {
+    case GR_AGG_TOKEN_MEAN:
+        return share / (splits ? d->split_tokens : d->leaf_tokens);
+    case GR_AGG_CONSTANT:
+        GR_ASSERT(loss->length > 0, "loss.length");
+        return share / (leaves * (double)loss->length);
+    default:
+        return share / (leaves * tokens);
+    }
+}
+
+/* What a node with n leaves below it makes of their sums. */
+static double sharing(const gr_config_loss* loss, int n)
+{
+    if (loss->weighting == GR_WEIGHT_INV_SQRT) return 1 / sqrt(n);
+    return loss->weighting == GR_WEIGHT_ONCE_MEAN ? 1.0 / n : 1;
+}
+
+/* ---- one tree ---------------------------------------------------------------------------------------- */
+
+typedef struct packer {
+    gr_pack* p;
+    struct gr_pack_scratch* s;
+    const gr_config_loss* loss;
+    const gr_denominators* d;
+    int max_tokens;
+} packer;
+
+/* Sums of the nodes over leaves begin .. end - 1 alone; n_leaves counts all of the tree's. */
+static void sum_leaves(packer* k, const gr_credit* c, int begin, int end)
+{
+    const gr_tree* t = c->tree;
+    GR_RESERVE(k->s->sum, k->s->sum_cap, t->n_nodes);
+    sums* sum = k->s->sum;
+    memset(sum, 0, (size_t)t->n_nodes * sizeof *sum);
+    for (int l = 0; l < c->n_leaves; l++) {
+        double tokens = (double)trained_tokens(t, c->leaf[l]);
+        double w = leaf_weight(k->loss, k->d, c->split[l], tokens);
+        for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
+            double a = c->per_node ? c->node_adv[i] : c->adv[l];
+            sum[i].n_leaves++;
+            if (l < begin || l >= end) continue;
+            sum[i].a_pos += w * fmax(a, 0);
+            sum[i].a_neg += w * fmin(a, 0);
+            sum[i].w += w;
+        }
+    }
+    for (int i = 1; i < t->n_nodes; i++) {
+        if (sum[i].n_leaves == 0) continue;
+        double f = sharing(k->loss, sum[i].n_leaves);
+        sum[i].a_pos *= f;
+        sum[i].a_neg *= f;
+        sum[i].w *= f;
+    }
+}
+
+static void link_children(struct gr_pack_scratch* s, const gr_tree* t)
+{
+    GR_RESERVE(s->first, s->first_cap, t->n_nodes + 1);
+    GR_RESERVE(s->next, s->next_cap, t->n_nodes);
+    for (int i = 0; i <= t->n_nodes; i++) s->first[i] = -1;
+    for (int i = t->n_nodes - 1; i >= 0; i--) {
+        int up = t->context[i] >= 0 ? t->context[i] : t->n_nodes;
+        s->next[i] = s->first[up];
+        s->first[up] = i;
+    }
+}
+
+static void reserve_tokens(struct gr_pack_scratch* s, int64_t n)
+{
+    int64_t cap = s->token_cap;
+    s->token = gr_array_reserve(s->token, &cap, n, sizeof *s->token);
+    cap = s->token_cap;
+    s->position = gr_array_reserve(s->position, &cap, n, sizeof *s->position);
+    cap = s->token_cap;
+    s->subtree_end = gr_array_reserve(s->subtree_end, &cap, n, sizeof *s->subtree_end);
+    s->token_cap = cap;
+}
+
+static void reserve_rows(struct gr_pack_scratch* s, int64_t n)
+{
+    int32_t** ints[] = {&s->src, &s->target};
+    double** reals[] = {&s->old_logp, &s->ref_logp, &s->a_pos, &s->a_neg, &s->w};
+    int64_t cap = s->row_cap;
+    for (int i = 0; i < GR_COUNT(ints); i++) {
+        cap = s->row_cap;
+        *ints[i] = gr_array_reserve(*ints[i], &cap, n, sizeof **ints[i]);
+    }
+    for (int i = 0; i < GR_COUNT(reals); i++) {
+        cap = s->row_cap;
+        *reals[i] = gr_array_reserve(*reals[i], &cap, n, sizeof **reals[i]);
+    }
+    s->row_cap = cap;
+}
+
+/* Rows of the node's action; its tokens begin at `begin` of the piece and follow token `before`. */
+static void write_rows(packer* k, const gr_tree* t, int node, int begin, int before)
+{
+    struct gr_pack_scratch* s = k->s;
+    const sums* sum = &s->sum[node];
+    const int64_t from = t->token_begin[node];
+    GR_ASSERT(before >= 0, "node %d: nothing precedes its action", node);
+    reserve_rows(s, s->n_rows + t->n_action[node]);
+    for (int i = 0; i < t->n_action[node]; i++) {
+        int64_t u = s->n_rows++;
+        s->src[u] = i == 0 ? before : begin + i - 1;
+        s->target[u] = t->token[from + i];
+        s->old_logp[u] = t->logp[from + i];
+        s->ref_logp[u] = 0;
+        s->a_pos[u] = sum->a_pos;
+        s->a_neg[u] = sum->a_neg;
+        s->w[u] = sum->w;
+    }
+    k->p->piece[k->p->n_pieces - 1].n_rows += t->n_action[node];
+    k->p->trained += t->n_action[node];
+}
+
+/* Writes path[at] behind what the piece holds. */
+static void write_node(packer* k, const gr_tree* t, int at, bool trained)
+{
+    struct gr_pack_scratch* s = k->s;
+    gr_batch* piece = &k->p->piece[k->p->n_pieces - 1];
+    open_node* o = &s->path[at];
+    int n = gr_node_tokens(t, o->node), position = o->end - n;
+    int before = at > 0 ? s->path[at - 1].last : -1;
+    o->begin = piece->n_tokens;
+    o->last = n > 0 ? o->begin + n - 1 : before;
+    reserve_tokens(s, s->n_tokens + n);
+    for (int i = 0; i < n; i++) {
+        s->token[s->n_tokens + i] = t->token[t->token_begin[o->node] + i];
+        s->position[s->n_tokens + i] = position + i;
+    }
+    s->n_tokens += n;
+    piece->n_tokens += n;
+    piece->max_path = GR_MAX(piece->max_path, o->end);
+    if (trained) write_rows(k, t, o->node, o->begin, before);
+}
+
+/* The piece holds all it will of path[at]'s subtree. */
+static void fix_end(packer* k, const gr_tree* t, int at)
+{
+    struct gr_pack_scratch* s = k->s;
+    open_node* o = &s->path[at];
+    if (o->begin < 0) return;
+    int end = k->p->piece[k->p->n_pieces - 1].n_tokens, n = gr_node_tokens(t, o->node);
+    for (int i = 0; i < n; i++) s->subtree_end[s->piece_begin + o->begin + i] = end;
+    o->begin = -1;
+}
+
+static void begin_piece(packer* k, const gr_tree* t)
+{
+    gr_pack* p = k->p;
+    for (int at = 0; at < k->s->depth; at++) fix_end(k, t, at);
+    GR_RESERVE(p->piece, p->piece_cap, p->n_pieces + 1);
+    p->piece[p->n_pieces++] = (gr_batch){0};
+    k->s->piece_begin = k->s->n_tokens;
+}
+
+/* Tokens that the current piece lacks of the open path. */
+static int missing(const struct gr_pack_scratch* s, const gr_tree* t)
+{
+    int n = 0;
+    for (int at = s->depth - 1; at >= 0 && s->path[at].begin < 0; at--) {
+        n += gr_node_tokens(t, s->path[at].node);
+    }
+    return n;
+}
+
+static gr_status enter(packer* k, const gr_tree* t, int node)
+{
+    struct gr_pack_scratch* s = k->s;
+    GR_RESERVE(s->path, s->path_cap, s->depth + 1);
+    int above = s->depth > 0 ? s->path[s->depth - 1].end : 0;
+    s->path[s->depth++] =
+        (open_node){.node = node, .begin = -1, .end = above + gr_node_tokens(t, node)};
+    if (s->sum[node].w == 0 || !t->train[node] || t->n_action[node] == 0) return GR_OK;
+
+    const gr_batch* piece = k->p->n_pieces > 0 ? &k->p->piece[k->p->n_pieces - 1] : NULL;
+    if (piece == NULL || piece->n_tokens + missing(s, t) > k->max_tokens) begin_piece(k, t);
+    if (missing(s, t) + k->p->piece[k->p->n_pieces - 1].n_tokens > k->max_tokens) {
+        return GR_FAIL(
+            GR_EARG, "optimizer.microbatch_tokens=%d: a turn needs %d tokens with what precedes it",
+            k->max_tokens, missing(s, t));
+    }
+    int from = s->depth;
+    while (from > 0 && s->path[from - 1].begin < 0) from--;
+    for (int at = from; at < s->depth; at++) write_node(k, t, at, at == s->depth - 1);
+    return GR_OK;
+}
+
+static void leave(packer* k, const gr_tree* t)
+{
+    fix_end(k, t, k->s->depth - 1);
+    k->s->depth--;
+}
+
+/* Packs the nodes that have sums, depth-first. */
+static gr_status pack_tree(packer* k, const gr_tree* t)
+{
+    struct gr_pack_scratch* s = k->s;
+    s->depth = 0;
+    for (int node = s->first[t->n_nodes]; node >= 0;) {
+        GR_TRY(enter(k, t, node));
+        int next = s->first[node];
+        while (next < 0 && s->depth > 0) {
+            next = s->next[s->path[s->depth - 1].node];
+            leave(k, t);
+        }
+        node = next;
+    }
+    return GR_OK;
+}
+
+/* ---- a minibatch ---------------------------------------------------------------------------------------- */
+
+static gr_status begin(packer* k)
+{
+    gr_pack* p = k->p;
+    if (p->scratch == NULL) p->scratch = calloc(1, sizeof *p->scratch);
+    if (p->scratch == NULL) return GR_FAIL(GR_ENOMEM, "pack: out of memory");
+    k->s = p->scratch;
+    k->s->n_tokens = k->s->n_rows = k->s->piece_begin = 0;
+    p->n_pieces = 0;
+    p->trained = p->trained_flat = p->tokens = p->tokens_flat = 0;
+    return GR_OK;
+}
+
+/* The arrays have stopped moving: pieces may point into them. */
+static void finish(packer* k)
+{
+    const struct gr_pack_scratch* s = k->s;
+    int64_t token = 0, row = 0;
+    for (int i = 0; i < k->p->n_pieces; i++) {
+        gr_batch* b = &k->p->piece[i];
+        b->token = s->token + token;
+        b->position = s->position + token;
+        b->subtree_end = s->subtree_end + token;
+        b->src = s->src + row;
+        b->target = s->target + row;
+        b->old_logp = s->old_logp + row;
+        b->ref_logp = s->ref_logp + row;
+        b->a_pos = s->a_pos + row;
+        b->a_neg = s->a_neg + row;
+        b->w = s->w + row;
+        token += b->n_tokens;
+        row += b->n_rows;
+    }
+    k->p->tokens = token;
+}
+
+static gr_status pack_all(gr_pack* p, const gr_credit* const* credit, int n,
+                          const gr_config_loss* loss, const gr_denominators* d, int max_tokens,
+                          bool flat)
+{
+    packer k = {.p = p, .loss = loss, .d = d, .max_tokens = max_tokens};
+    GR_TRY(begin(&k));
+    for (int i = 0; i < n; i++) {
+        const gr_credit* c = credit[i];
+        if (!taught(c, loss)) continue;
+        link_children(k.s, c->tree);
+        for (int l = 0; l < c->n_leaves; l++) {
+            int64_t trained = trained_tokens(c->tree, c->leaf[l]);
+            p->trained_flat += trained;
+            if (trained > 0) p->tokens_flat += gr_tree_path_length(c->tree, c->leaf[l]);
+        }
+        int step = flat ? 1 : c->n_leaves;
+        for (int l = 0; l < c->n_leaves; l += step) {
+            sum_leaves(&k, c, l, l + step);
+            GR_TRY(pack_tree(&k, c->tree));
+        }
+    }
+    finish(&k);
+    return GR_OK;
+}
+
+gr_status gr_pack_make(gr_pack* p, const gr_credit* const* credit, int n,
+                       const gr_config_loss* loss, const gr_denominators* d, int max_tokens)
+{
+    return pack_all(p, credit, n, loss, d, max_tokens, false);
+}
+
+gr_status gr_pack_flat(gr_pack* p, const gr_credit* const* credit, int n,
+                       const gr_config_loss* loss, const gr_denominators* d, int max_tokens)
+{
+    return pack_all(p, credit, n, loss, d, max_tokens, true);
+}
+
+void gr_pack_free(gr_pack* p)
+{
+    struct gr_pack_scratch* s = p->scratch;
+    if (s != NULL) {
+        void* all[] = {s->token,    s->position, s->subtree_end, s->src,   s->target,
+                       s->old_logp, s->ref_logp, s->a_pos,       s->a_neg, s->w,
+                       s->sum,      s->first,    s->next,        s->path};
+        for (int i = 0; i < GR_COUNT(all); i++) free(all[i]);
+    }
+    free(s);
+    free(p->piece);
+    memset(p, 0, sizeof *p);
+}
