@@ -120,6 +120,8 @@ GR_MUST_CHECK gr_status gr_config_load(gr_config* c, const char* path, int n_ove
 GR_MUST_CHECK gr_status gr_config_parse(gr_config* c, const char* name, const char* json,
                                         size_t n_bytes, int n_overrides,
                                         const char* const* overrides);
+/* What holds for training only: no cut distributions, an end, a baseline. Eval and generate skip it. */
+GR_MUST_CHECK gr_status gr_config_check_train(const gr_config* c);
 const void* gr_config_block(const gr_config* c, const char* name); /* a registered block's struct */
 bool gr_config_active(const gr_config* c, const gr_block* b);
 

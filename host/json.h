@@ -1,0 +1,15 @@
+/* json.h - writing JSON exactly: text of any bytes, numbers that read back to the same bits.
+ *
+ * Level 0. Reading is cJSON's; it keeps integers as doubles and prints bytes as they are, which is too
+ * little for 64-bit counters, log-probabilities and what a byte model says. */
+#pragma once
+#include <stdio.h>
+
+#include "host/base.h"
+
+/* Bytes of the UTF-8 character at the start of text[0..n), n > 0; 0: none begins there. */
+size_t gr_utf8_length(const char* text, size_t n);
+/* A quoted string of n bytes, control characters escaped; bytes that are no UTF-8 become U+FFFD. */
+void gr_json_text(FILE* out, const char* text, size_t n);
+/* The shortest decimal that reads back to x; null for what JSON has no number for. */
+void gr_json_number(FILE* out, double x);
