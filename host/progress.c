@@ -60,12 +60,13 @@ void gr_progress_warmstart(gr_progress* p, const gr_run* run, int64_t step, int6
     if (step == steps && p->open_line) fputc('\n', stderr);
 }
 
-static void number(char* text, size_t cap, double x, const char* format)
+/* `x` with `digits` after the point and a unit, or a dash. */
+static void number(char* text, size_t cap, double x, int digits, const char* unit)
 {
     if (isnan(x))
         (void)snprintf(text, cap, "-");
     else
-        (void)snprintf(text, cap, format, x); // NOLINT: formats are literals of this file
+        (void)snprintf(text, cap, "%.*f%s", digits, x, unit);
 }
 
 void gr_progress_step(gr_progress* p, const gr_run* run, const gr_metrics* m)
@@ -82,10 +83,10 @@ void gr_progress_step(gr_progress* p, const gr_run* run, const gr_metrics* m)
     if (!due(p, run, evaluated)) return;
     char text[240], left[32], held_out[24], reward[24], rate[24], saved[24];
     eta(left, sizeof left, p, share);
-    number(held_out, sizeof held_out, p->last_success * 100, "%.1f %%");
-    number(reward, sizeof reward, gr_metrics_get(m, "reward/mean"), "%.3f");
-    number(rate, sizeof rate, gr_metrics_get(m, "perf/gen_tok_s"), "%.0f");
-    number(saved, sizeof saved, gr_metrics_get(m, "tree/token_ratio"), "%.2f");
+    number(held_out, sizeof held_out, p->last_success * 100, 1, " %");
+    number(reward, sizeof reward, gr_metrics_get(m, "reward/mean"), 3, "");
+    number(rate, sizeof rate, gr_metrics_get(m, "perf/gen_tok_s"), 0, "");
+    number(saved, sizeof saved, gr_metrics_get(m, "tree/token_ratio"), 2, "");
     (void)snprintf(text, sizeof text,
                    "step %lld  %3.0f %%  reward %s  held-out %s  %s tok/s  sharing x%s  eta %s",
                    (long long)run->state.step, 100 * share, reward, held_out, rate, saved, left);
@@ -99,10 +100,10 @@ void gr_progress_end(gr_progress* p, const gr_run* run)
     if (run->config->log.quiet) return;
     if (p->open_line) fputc('\n', stderr);
     char before[24], after[24], greedy_before[24], greedy_after[24];
-    number(before, sizeof before, 100 * p->first_success, "%.1f %%");
-    number(after, sizeof after, 100 * p->last_success, "%.1f %%");
-    number(greedy_before, sizeof greedy_before, 100 * p->first_greedy, "%.1f %%");
-    number(greedy_after, sizeof greedy_after, 100 * p->last_greedy, "%.1f %%");
+    number(before, sizeof before, 100 * p->first_success, 1, " %");
+    number(after, sizeof after, 100 * p->last_success, 1, " %");
+    number(greedy_before, sizeof greedy_before, 100 * p->first_greedy, 1, " %");
+    number(greedy_after, sizeof greedy_after, 100 * p->last_greedy, 1, " %");
     fprintf(stderr,
             "\n%s\n"
             "  held-out success   %8s  ->  %s   (temperature %.2g)\n"

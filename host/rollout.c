@@ -212,7 +212,10 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
     if (e->error == GR_ENV_OK) {
         n += gr_encode(e->obs->text, e->obs->n_text, r->token + n, GR_COUNT(r->token) - n);
     }
-    if (!g->task->extend) gr_tree_add_root(t, r->token, n, r->horizon);
+    if (!g->task->extend) {
+        gr_tree_add_root(t, r->token, n, r->horizon);
+        if (e->error == GR_ENV_OK) gr_tree_set_result(t, 0, e->obs);
+    }
     t->env[0] = e->handle;
     g->stage = STAGE_GROWING;
     if (e->error != GR_ENV_OK) {

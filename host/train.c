@@ -63,7 +63,7 @@ static int64_t next_task(gr_run* run)
     return permute(at % n, n, gr_key_join((uint64_t)run->config->run.seed, (uint64_t)(at / n)));
 }
 
-int64_t gr_step_groups(const gr_run* run)
+static int64_t groups_of_step(const gr_run* run)
 {
     const gr_config_rollout* c = &run->config->rollout;
     int64_t n = c->groups_per_step;
@@ -113,7 +113,7 @@ static int64_t idle_last(gr_run* run, int64_t n)
 static gr_status sample(gr_run* run, gr_step* st)
 {
     const gr_config_rollout* c = &run->config->rollout;
-    int64_t n = st->n_groups = gr_step_groups(run);
+    int64_t n = st->n_groups = groups_of_step(run);
     GR_RESERVE(run->tree, run->tree_cap, n);
     GR_RESERVE(run->credit, run->credit_cap, n);
     GR_RESERVE(run->task, run->task_cap, n);
@@ -328,7 +328,9 @@ gr_status gr_train_again(gr_run* run, int64_t n)
 static gr_status open_log(gr_run* run, bool* resumed)
 {
     const gr_config* c = run->config;
-    char dir[GR_TEXT_MAX * 2 + 2], path[1024] = "";
+    char dir[GR_TEXT_MAX * 2 + 2], path[1024] = "", arithmetic[sizeof run->state.arithmetic];
+    (void)snprintf(arithmetic, sizeof arithmetic, "%s %s", run->dev.name,
+                   run->dev.matmul == GR_MATMUL_EXACT ? "exact" : "bf16");
     (void)snprintf(dir, sizeof dir, "%s/%s", c->run.dir, c->run.name);
     if (gr_run_log_finished(dir)) {
         return GR_FAIL(GR_EARG, "%s: this run is finished; choose another run.name", dir);
@@ -342,13 +344,13 @@ static gr_status open_log(gr_run* run, bool* resumed)
         if (s->config_hash != gr_config_hash(c)) {
             return GR_FAIL(GR_EARG, "%s: settings differ from those the run was started with", dir);
         }
-        if (strcmp(s->arithmetic, run->dev.detail) != 0) {
-            gr_log("warning: resuming on `%s` a run of `%s`: bits may differ", run->dev.detail,
+        if (strcmp(s->arithmetic, arithmetic) != 0) {
+            gr_log("warning: resuming on `%s` a run of `%s`: bits may differ", arithmetic,
                    s->arithmetic);
         }
     }
     s->config_hash = gr_config_hash(c);
-    (void)snprintf(s->arithmetic, sizeof s->arithmetic, "%s", run->dev.detail);
+    (void)snprintf(s->arithmetic, sizeof s->arithmetic, "%s", arithmetic);
     char* json = gr_config_print(c);
     gr_status st = gr_run_log_open(&run->log, dir, json, *resumed ? s : NULL);
     free(json);
