@@ -2,9 +2,11 @@
 #include <string.h>
 
 #include "envs/frozenlake.h"
+#include "envs/remote.h"
 
 const gr_world* const gr_worlds[] = {
     &gr_world_frozenlake,
+    &gr_world_remote,
     NULL,
 };
 
