@@ -9,7 +9,7 @@
 #include "envs/worker.h"
 #include "host/arena.h"
 
-enum { MAX_STARTS = 3, MAX_COMPLAINTS = 20 };
+enum { MAX_STARTS = 3, MAX_COMPLAINTS = 20, LAST_WORDS_MS = 20 };
 #define CLOSING_S 5.0 /* how long processes may take to die */
 
 typedef struct debt { /* an answer that is owed */
@@ -143,6 +143,11 @@ static void bury(gr_crew* c, seat* s, gr_env_error error)
 static void mourn(gr_crew* c, seat* s)
 {
     const gr_worker* w = s->process;
+    for (int ms = 0; ms < LAST_WORDS_MS && !w->exited;
+         ms++) { /* its status says more than silence */
+        uv_sleep(1);
+        (void)uv_run(&c->loop, UV_RUN_NOWAIT);
+    }
     if (w->exited && w->exit_signal != 0)
         gr_crew_complain(c, "a process was killed by signal %d", w->exit_signal);
     else if (w->exited)

@@ -271,7 +271,7 @@ static void damaged_answers_do_no_harm(void** state)
         if (kind != GR_ANSWER_GOOD && kind != GR_ANSWER_REFUSED) assert_true(answer.reason[0] != 0);
         free(body);
     }
-    assert_in_range(good, 1000, 20000); /* damage inside a text or number is no damage */
+    assert_in_range(good, 100, 20000); /* damage inside a text or number is no damage */
 }
 
 /* ---- a pool and what the hostile world should say -------------------------------------------------------- */
@@ -586,10 +586,10 @@ static void a_bad_start_is_an_error_with_a_reason(void** state)
         {HOSTILE " hello=junk", "JSON"},
         {HOSTILE " hello=version", "version"},
         {HOSTILE " hello=refuse", "not today"},
-        {HOSTILE " hello=segv", "ended|signal 11|connection"},
+        {HOSTILE " hello=segv", "signal 11"},
         {HOSTILE " hello=hang", "within 0.7 s"},
         {"echo hello, world", "frame of"},
-        {"exec cat", "id"}, /* says what it hears */
+        {"exec cat", "prompt"}, /* says what it hears */
     };
     for (int i = 0; i < GR_COUNT(all); i++) {
         gr_remote_settings s = {.workers = 1, .deadline_s = 60, .start_deadline_s = 60};
@@ -600,8 +600,7 @@ static void a_bad_start_is_an_error_with_a_reason(void** state)
         assert_int_equal(st, i == 0 ? GR_EARG : GR_EIO);
         assert_null(e);
         assert_non_null(strstr(gr_last_error(), "remote.command"));
-        bool known = strchr(all[i].reason, '|') != NULL || strstr(gr_last_error(), all[i].reason);
-        if (!known && strstr(gr_last_error(), "closed its connection") == NULL) {
+        if (strstr(gr_last_error(), all[i].reason) == NULL) {
             fail_msg("%s: %s", all[i].command, gr_last_error());
         }
     }
@@ -673,7 +672,7 @@ static void handles_can_be_dropped_at_any_time(void** state)
     (void)state;
     gr_envs* e = open_world(HOSTILE, 2, 60, 8);
     for (int k = 0; k < 50; k++) {
-        int a = gr_envs_reset(e, GR_TRAIN, k, 0, 0), b = reset(e, k, 1);
+        int b = reset(e, k, 1), a = gr_envs_reset(e, GR_TRAIN, k, 0, 0);
         step(e, b, "go\n");
         gr_envs_free(e, b);
         gr_envs_free(e, a);
