@@ -1,11 +1,11 @@
 /* config_parse.c - the settings of a run: file, then command line, then checks. */
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "host/config_parts.h"
+#include "host/durable.h"
 #include "host/json.h"
 
 #define FILE_MAX  (1 << 20)          /* bytes of a settings file */
@@ -301,29 +301,14 @@ gr_status gr_config_parse(gr_config* c, const char* name, const char* json, size
     return finish(c, n_overrides, overrides);
 }
 
-static gr_status read_file(const char* path, char* text, size_t* n)
-{
-    errno = EIO;
-    FILE* f = gr_fault("config.open") ? NULL : fopen(path, "re");
-    if (f == NULL) return GR_FAIL(GR_EIO, "%s: cannot open: %s", path, strerror(errno));
-    errno = EIO;
-    *n = gr_fault("config.read") ? 0 : fread(text, 1, FILE_MAX + 1, f);
-    bool failed = ferror(f) || (*n == 0 && !feof(f));
-    int cause = errno;
-    (void)fclose(f);
-    if (failed) return GR_FAIL(GR_EIO, "%s: cannot read: %s", path, strerror(cause));
-    if (*n > FILE_MAX) return GR_FAIL(GR_EARG, "%s: larger than %d bytes", path, FILE_MAX);
-    return GR_OK;
-}
-
 gr_status gr_config_load(gr_config* c, const char* path, int n_overrides,
                          const char* const* overrides)
 {
     if (path == NULL) return finish(c, n_overrides, overrides);
     size_t n = 0;
-    char* text = malloc(FILE_MAX + 1);
+    char* text = malloc(FILE_MAX);
     if (text == NULL) return GR_FAIL(GR_ENOMEM, "%s: out of memory", path);
-    gr_status st = read_file(path, text, &n);
+    gr_status st = gr_read_file(path, text, FILE_MAX, &n);
     if (st == GR_OK) st = gr_config_parse(c, path, text, n, n_overrides, overrides);
     free(text);
     return st;

@@ -3,13 +3,16 @@
  *     runs/<name>/config.json            resolved settings
  *                 metrics.jsonl          one object per step
  *                 trees.jsonl            one object per tree
- *                 checkpoints/000120/    weights.safetensors optimizer.safetensors state.json complete
+ *                 checkpoints/000120/    model.safetensors config.json (as Hugging Face names them),
+ *                                        optimizer.safetensors state.json complete
  *                 finished               written when the run reached its end
+ *                 lock                   held by the process that writes the run
  *
  * A checkpoint is written into a folder aside, every file fsynced, the folder renamed, its parent
  * fsynced, and the marker `complete` (checksums of the files) written last; folders without a valid
  * marker are ignored. A resume cuts metrics.jsonl and trees.jsonl back to the checkpoint's offsets.
- * Every outside call passes gr_fault: "record.open", "record.write", "record.sync", "record.rename". */
+ * Every outside call passes gr_fault: "record.open", "record.write", "record.sync", "record.rename", and
+ * "record.read", "record.remove" (host/durable.h). */
 #pragma once
 #include <stdio.h>
 
@@ -41,7 +44,11 @@ GR_MUST_CHECK gr_status gr_checkpoint_save(const char* run_dir, const gr_train_s
 /* Path of the newest complete checkpoint (or of `label`, e.g. "best") into `path`; "" if none. */
 GR_MUST_CHECK gr_status gr_checkpoint_find(const char* run_dir, const char* label, char* path,
                                            size_t cap);
-/* o may be NULL: weights only. Damage is an error naming the file; nothing is changed then. */
+/* Removes checkpoints of steps after `after`: a run that went back to an earlier one makes them again. */
+GR_MUST_CHECK gr_status gr_checkpoint_forget(const char* run_dir, int64_t after);
+bool gr_checkpoint_any(const char* run_dir); /* a step's checkpoint with a marker, sound or not */
+/* o may be NULL: weights only; then, with s NULL, the folder may be a Hugging Face model. Damage is an
+ * error naming the file; nothing is changed then but o's gradient, which waits for the next step. */
 GR_MUST_CHECK gr_status gr_checkpoint_load(const char* path, gr_train_state* s, gr_weights* w,
                                            gr_optimizer* o);
 /* Shape of a saved model, from the folder of a checkpoint or of a Hugging Face model (config.json). */
@@ -51,11 +58,12 @@ GR_MUST_CHECK gr_status gr_model_config_load(const char* dir, gr_model_config* o
 
 typedef struct gr_run_log {
     char dir[512];
-    FILE *metrics, *trees;
+    FILE *metrics, *trees, *lock;
 } gr_run_log;
 /* Creates the folder and config.json, or opens an existing run and cuts its logs to `state`'s offsets
- * (state NULL: a fresh run; a folder that already holds a run is then an error). Takes a lock file, so
- * that two processes never write one run. */
+ * (state NULL: a fresh run; a folder that already holds a run is then an error, while one that ended
+ * before its first checkpoint is begun again). Locks the folder, so that two processes never write one
+ * run; the lock ends with its process, however that ends. */
 GR_MUST_CHECK gr_status gr_run_log_open(gr_run_log* log, const char* dir, const char* config_json,
                                         const gr_train_state* state);
 GR_MUST_CHECK gr_status gr_run_log_finish(gr_run_log* log); /* marker `finished` */

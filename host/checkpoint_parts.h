@@ -1,0 +1,12 @@
+/* checkpoint_parts.h - the two small files of a checkpoint, written and read by checkpoint_state.c. Level
+ * 6; private to the checkpoint. */
+#pragma once
+#include "host/record.h"
+
+/* state.json: every field of gr_train_state, and the optimizer's updates for its bias correction. */
+GR_MUST_CHECK gr_status gr_state_save(const char* folder, const gr_train_state* s,
+                                      int64_t optimizer_step);
+GR_MUST_CHECK gr_status gr_state_load(const char* folder, gr_train_state* s,
+                                      int64_t* optimizer_step);
+/* config.json as Hugging Face writes it; gr_model_config_load reads it. */
+GR_MUST_CHECK gr_status gr_model_config_save(const char* folder, const gr_model_config* m);
