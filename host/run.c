@@ -159,6 +159,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
     memset(run, 0, sizeof *run);
     run->config = config;
     run->mode = mode;
+    if (mode == GR_RUN_TRAIN) GR_TRY(gr_config_check_train(config));
     gr_model_config m;
     model_config(config, &m);
     if (weights_dir != NULL && weights_dir[0] != 0) {
