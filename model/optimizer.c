@@ -13,6 +13,14 @@ void gr_optimizer_layout(gr_optimizer* o, gr_weights* w, gr_arena* device)
     o->norm_sq = GR_PUSH(device, double, 1);
 }
 
+void gr_optimizer_reset(gr_optimizer* o)
+{
+    size_t bytes = (size_t)o->w->n_params * o->w->dev->acc_bytes;
+    gr_dev_zero(o->w->dev, o->m, bytes);
+    gr_dev_zero(o->w->dev, o->v, bytes);
+    o->step = 0;
+}
+
 void gr_optimizer_zero_grad(gr_optimizer* o)
 {
     gr_dev_zero(o->w->dev, o->grad, (size_t)o->w->n_params * o->w->dev->acc_bytes);
