@@ -25,8 +25,8 @@
 typedef struct dice {
     uint64_t key, at;
 } dice;
-static inline double uniform(dice* d) { return gr_uniform(d->key, d->at++); }
-static inline int below(dice* d, int n) { return (int)(uniform(d) * n); }
+static inline double chance(dice* d) { return gr_uniform(d->key, d->at++); }
+static inline int choose(dice* d, int n) { return (int)(chance(d) * n); }
 
 /* ---- settings --------------------------------------------------------------------------------- */
 
@@ -214,7 +214,7 @@ static inline int pick_running(const gr_tree* t, dice* order)
 {
     int n = 0;
     for (int i = 0; i < t->n_nodes; i++) n += t->status[i] == GR_ACTING;
-    int pick = n > 0 ? below(order, n) : -1;
+    int pick = n > 0 ? choose(order, n) : -1;
     for (int i = 0; i < t->n_nodes && pick >= 0; i++) {
         if (t->status[i] == GR_ACTING && pick-- == 0) return i;
     }

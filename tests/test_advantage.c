@@ -30,9 +30,9 @@ static void groups_follow_their_formulas(void** state)
     dice d = {.key = 3};
     for (int trial = 0; trial < 10000; trial++) {
         double r[16], a[16], b[16], sum = 0, total = 0, sq = 0;
-        int n = 2 + below(&d, 15);
+        int n = 2 + choose(&d, 15);
         bool binary = trial % 2;
-        for (int i = 0; i < n; i++) r[i] = binary ? below(&d, 2) : 4 * uniform(&d) - 2;
+        for (int i = 0; i < n; i++) r[i] = binary ? choose(&d, 2) : 4 * chance(&d) - 2;
         for (int i = 0; i < n; i++) total += r[i];
         for (int i = 0; i < n; i++) sq += (r[i] - total / n) * (r[i] - total / n);
         double std = sqrt(sq / (n - 1)); /* over the whole group, nobody left out */

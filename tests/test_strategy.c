@@ -63,8 +63,8 @@ static void patr_has_its_published_counts(void** state)
     assert_patr_counts(4, 2, 2, 5, 20);
     dice d = {.key = 5};
     for (int i = 0; i < 60; i++) {
-        assert_patr_counts(1 + below(&d, 6), 1 + below(&d, 3), below(&d, 4), 1 + below(&d, 7),
-                           1 + below(&d, 20));
+        assert_patr_counts(1 + choose(&d, 6), 1 + choose(&d, 3), choose(&d, 4), 1 + choose(&d, 7),
+                           1 + choose(&d, 20));
     }
 }
 
@@ -74,7 +74,7 @@ static void tree_grpo_has_its_published_counts(void** state)
     gr_tree t = {0};
     dice d = {.key = 6};
     for (int i = 0; i < 60; i++) {
-        int m = 1 + below(&d, 4), n = 1 + below(&d, 3), l = below(&d, 4);
+        int m = 1 + choose(&d, 4), n = 1 + choose(&d, 3), l = choose(&d, 4);
         char pairs[64];
         (void)snprintf(pairs, sizeof pairs, "n=%d l=%d", n, l);
         grow_named(&t, &straight, "tree_grpo", pairs, "random", m, 0, (uint64_t)i);
@@ -176,12 +176,12 @@ static void patr_decides_by_its_rule(void** state)
     int pruned = 0, expanded = 0, full = 0;
     for (uint64_t key = 1; key <= 150; key++) {
         dice d = {.key = key};
-        patr_rule rule = {.alpha = floor(uniform(&d) * 4) / 8,
-                          .expand = below(&d, 4),
-                          .children = 1 + below(&d, 3),
-                          .max_leaves = below(&d, 3) ? 5 + below(&d, 10) : 0,
-                          .min_active = 1 + below(&d, 3),
-                          .interval = 1 + below(&d, 4)};
+        patr_rule rule = {.alpha = floor(chance(&d) * 4) / 8,
+                          .expand = choose(&d, 4),
+                          .children = 1 + choose(&d, 3),
+                          .max_leaves = choose(&d, 3) ? 5 + choose(&d, 10) : 0,
+                          .min_active = 1 + choose(&d, 3),
+                          .interval = 1 + choose(&d, 4)};
         char pairs[256];
         (void)snprintf(pairs, sizeof pairs,
                        "alpha=%g expand=%d children=%d max_leaves=%d min_active=%d interval=%d",
@@ -192,7 +192,7 @@ static void patr_decides_by_its_rule(void** state)
                     .strategy = &gr_strategy_patr,
                     .strategy_settings = s,
                     .scorer = &gr_scorer_random,
-                    .group = 1 + below(&d, 6),
+                    .group = 1 + choose(&d, 6),
                     .watch = watch_patr,
                     .watch_arg = &rule};
         grow(&g, &t, key);
@@ -277,8 +277,8 @@ static void loops_are_counted_in_turns(void** state)
         void* still = settings_of(gr_strategy_patr.block, "theta=3 interval=100");
         void* same = settings_of(gr_strategy_patr.block, "theta=3 interval=4 loop=action");
         for (int i = 1, node = 0; i <= n; i++) {
-            action[i] = below(&d, 5) == 0;
-            hash[i] = below(&d, 4) == 0 ? 6 + i : hash[i - 1];
+            action[i] = choose(&d, 5) == 0;
+            hash[i] = choose(&d, 4) == 0 ? 6 + i : hash[i - 1];
             node = gr_tree_add_child(&t, node, -1);
             gr_tree_set_action(&t, node, (const int32_t[]){action[i]}, (const double[]){-1}, 1, 0);
             gr_tree_set_result(&t, node, &(gr_obs){.hash = (uint64_t)hash[i]});
@@ -459,14 +459,14 @@ static void patr_retro_restarts_the_best_failures(void** state)
     int restarted = 0, skipped = 0, full = 0, twice = 0;
     for (uint64_t key = 1; key <= 900; key++) {
         dice d = {.key = key};
-        retro_rule rule = {.rounds = below(&d, 4),
-                           .restarts = 1 + below(&d, 4),
-                           .max_leaves = below(&d, 3) ? 4 + below(&d, 8) : 0,
-                           .all = below(&d, 4) == 0,
-                           .skip_partly = below(&d, 4) == 0};
+        retro_rule rule = {.rounds = choose(&d, 4),
+                           .restarts = 1 + choose(&d, 4),
+                           .max_leaves = choose(&d, 3) ? 4 + choose(&d, 8) : 0,
+                           .all = choose(&d, 4) == 0,
+                           .skip_partly = choose(&d, 4) == 0};
         char pairs[256];
         toy w = lively;
-        w.goal = below(&d, 9) - 5; /* from mostly solved to mostly failed tasks */
+        w.goal = choose(&d, 9) - 5; /* from mostly solved to mostly failed tasks */
         (void)snprintf(pairs, sizeof pairs, "rounds=%d restarts=%d max_leaves=%d from=%s skip=%s",
                        rule.rounds, rule.restarts, rule.max_leaves, rule.all ? "all" : "failing",
                        rule.skip_partly ? "partly_solved" : "solved");
@@ -475,7 +475,7 @@ static void patr_retro_restarts_the_best_failures(void** state)
                     .strategy = &gr_strategy_patr_retro,
                     .strategy_settings = s,
                     .scorer = &gr_scorer_random,
-                    .group = 1 + below(&d, 5),
+                    .group = 1 + choose(&d, 5),
                     .watch = watch_retro,
                     .watch_arg = &rule};
         grow(&g, &t, key);
@@ -572,8 +572,8 @@ static void ranks_descend_and_ties_are_drawn(void** state)
     for (int i = 0; i < 2000; i++) {
         double score[20];
         int32_t node[20], again[20];
-        int n = 1 + below(&d, 19);
-        for (int k = 0; k < n; k++) score[k] = below(&d, 4);
+        int n = 1 + choose(&d, 19);
+        for (int k = 0; k < n; k++) score[k] = choose(&d, 4);
         for (int k = 0; k < n; k++) node[k] = k, again[k] = n - 1 - k;
         uint64_t key = d.at;
         gr_rank(node, n, score, key);

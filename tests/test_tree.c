@@ -117,9 +117,9 @@ static void act_or_answer(gr_tree* t, int node, bool* acted, dice* d)
         acted[node] = true;
         return;
     }
-    int kind = below(d, 12);
+    int kind = choose(d, 12);
     if (kind == 0) {
-        gr_tree_close(t, node, below(d, 2) ? GR_ERROR : GR_TRUNCATED);
+        gr_tree_close(t, node, choose(d, 2) ? GR_ERROR : GR_TRUNCATED);
         return;
     }
     gr_obs o = {.end = kind == 1 ? GR_END_TERMINAL : kind == 2 ? GR_END_TIME_LIMIT : GR_RUNNING};
@@ -135,7 +135,7 @@ static void extend(gr_tree* t, int node, dice* d)
     int left = node > 0 && t->status[node] == GR_OPEN ? t->turns_left[node] : -1;
     int64_t free_turns = gr_tree_turns_free(t), reserved = t->turns_reserved;
     int n_nodes = t->n_nodes, horizon = t->turns_left[0];
-    int child = gr_tree_add_child(t, node, node == 0 && n_nodes > 1 ? below(d, 2) - 1 : -1);
+    int child = gr_tree_add_child(t, node, node == 0 && n_nodes > 1 ? choose(d, 2) - 1 : -1);
     if (left >= 0) { /* the leaf's grant moved */
         assert_true(child >= 0 || left == 0);
         if (child < 0) return;
@@ -152,7 +152,7 @@ static void extend(gr_tree* t, int node, dice* d)
 /* One legal operation on a random node. */
 static void operate(gr_tree* t, bool* acted, dice* d)
 {
-    int node = below(d, t->n_nodes);
+    int node = choose(d, t->n_nodes);
     gr_node_status s = t->status[node];
     int running = count_status(t, GR_ACTING);
     if (s == GR_ACTING) {
@@ -162,9 +162,9 @@ static void operate(gr_tree* t, bool* acted, dice* d)
         } else if (t->status[node] == GR_OPEN && t->turns_left[node] == 0) {
             gr_tree_close(t, node, GR_TRUNCATED);
         }
-    } else if (s == GR_OPEN && node > 0 && below(d, 6) == 0) {
-        gr_tree_close(t, node, GR_LOOP + below(d, 4));
-    } else if (s == GR_OPEN || (s == GR_INNER && below(d, 4) == 0)) {
+    } else if (s == GR_OPEN && node > 0 && choose(d, 6) == 0) {
+        gr_tree_close(t, node, GR_LOOP + choose(d, 4));
+    } else if (s == GR_OPEN || (s == GR_INNER && choose(d, 4) == 0)) {
         extend(t, node, d);
     } else if (running == 0) {
         gr_tree_order(t); /* everything that runs has acted or not: nothing runs */
@@ -179,9 +179,9 @@ static void random_operations_keep_the_tree_sound(void** state)
     bool acted[1024];
     for (uint64_t seed = 0; seed < 300; seed++) {
         dice d = {.key = seed};
-        int64_t cap = below(&d, 2) ? 1 + below(&d, 40) : 0;
+        int64_t cap = choose(&d, 2) ? 1 + choose(&d, 40) : 0;
         gr_tree_reset(&t, 0, 0, 0, 0, seed + 1, cap);
-        gr_tree_add_root(&t, (const int32_t[]){1, 2}, 2, 1 + below(&d, 8));
+        gr_tree_add_root(&t, (const int32_t[]){1, 2}, 2, 1 + choose(&d, 8));
         memset(acted, 0, sizeof acted);
         for (int op = 0; op < 400; op++) {
             operate(&t, acted, &d);
