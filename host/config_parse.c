@@ -219,7 +219,7 @@ static gr_status not_json(const char* source, const char* json, size_t n, const 
         line += *s == '\n';
         column = *s == '\n' ? 1 : column + 1;
     }
-    return GR_FAIL(GR_EARG, "%s: line %d, column %d: not JSON", source, line, column);
+    return GR_FAIL(GR_EARG, "%s: not JSON near line %d, column %d", source, line, column);
 }
 
 static gr_status parse_json(gr_config* c, const char* source, const char* json, size_t n)
