@@ -7,7 +7,6 @@ hello=KIND: harm instead of a hello, with later=FILE only once FILE exists (the 
 """
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -126,6 +125,8 @@ def answer(episodes, q):
     if q["action"] == "id?\n":
         return observe(episodes[e], f"{q['id']}\n")
     if q["action"] == "child\n":  # a process that holds the pipes and would outlive this one
+        import subprocess  # slow to load, seldom needed
+
         return observe(episodes[e], f"{subprocess.Popen(['sleep', '3600']).pid}\n")
     return observe(episodes[e])
 

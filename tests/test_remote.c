@@ -550,12 +550,12 @@ static void any_order_of_requests_gives_the_states_it_should(void** state)
 {
     (void)state;
     gr_envs* e = open_world(HOSTILE, 3, 60, 20);
-    play_at_random(e, true, 1, 6000, 0);
-    play_at_random(e, true, 2, 3000, 25); /* with harm among them */
+    play_at_random(e, true, 1, 4000, 0);
+    play_at_random(e, true, 2, 2000, 12); /* with harm among them */
     gr_envs_close(e);
     e = open_world(HOSTILE " nofork nohash", 2, 60, 20);
-    play_at_random(e, false, 3, 6000, 0);
-    play_at_random(e, false, 4, 3000, 25);
+    play_at_random(e, false, 3, 4000, 0);
+    play_at_random(e, false, 4, 2000, 12);
     gr_envs_close(e);
     assert_no_children_left();
 }
@@ -693,9 +693,9 @@ static void failures_of_pipes_and_starts_are_survived(void** state)
 {
     (void)state;
     const char* place[] = {"worker.start", "worker.write", "worker.read"};
-    for (int i = 0; i < 3 * 6; i++) {
+    for (int i = 0; i < 3 * 4; i++) {
         char spec[64];
-        gr_envs* e = open_world(HOSTILE, 2, 60, 4);
+        gr_envs* e = open_world(HOSTILE, 1, 60, 4);
         int a = reset(e, 1, 0), b = reset(e, 2, 0);
         (void)snprintf(spec, sizeof spec, "%s:%d", place[i % 3], 1 + i / 3);
         gr_fault_set(spec);
