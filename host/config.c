@@ -24,7 +24,7 @@ static void set_default(const gr_setting* s, void* value)
         return;
     case GR_TEXT:
         GR_ASSERT(strlen(s->text) < GR_TEXT_MAX, "%s", s->key);
-        (void)strcpy(at, s->text);
+        memcpy(at, s->text, strlen(s->text) + 1);
         return;
     }
 }
