@@ -134,10 +134,11 @@ static void branch_out(gr_rollout* r, grower* g, int node, int k, int branch)
     if (t->seq[node] < 0) t->seq[node] = gr_engine_open_seq(r->engine);
     GR_ASSERT(t->seq[node] >= 0, "no KV sequence is left");
     g->running += made;
+    int n_context = path_of(r, t, node); /* may move r->path */
     gr_engine_submit(r->engine, &(gr_request){
                                     .tag = tag_of(r, g, first),
                                     .seq = t->seq[node],
-                                    .n_context = path_of(r, t, node),
+                                    .n_context = n_context,
                                     .context = r->path,
                                     .n_children = made,
                                     .uid = r->uid,
