@@ -20,20 +20,25 @@ static double block_sumsq(const acc* x, int64_t n)
     return (double)vec_sum(vec_add(vec_add(s[0], s[1]), vec_add(s[2], s[3])));
 }
 
+static void sumsq_blocks(double* part, const acc* x, int64_t n)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i += BLOCK)
+        part[i / BLOCK] = block_sumsq(x + i, GR_MIN(n - i, BLOCK));
+}
+
 void OP(sumsq)(gr_dev* dev, double* out, const void* x, int64_t n)
 {
-    enum { GROUP = 512 }; /* blocks whose sums are kept until they are added in order */
-    double part[GROUP];
+    enum {
+        GROUP = 512 * BLOCK
+    }; /* the sums of its blocks are kept until they are added in order */
+    double part[GROUP / BLOCK];
     *out = 0;
-    const int threads = op_threads(dev, (double)n);
-    for (int64_t first = 0; first < n; first += GROUP * BLOCK) {
-        const int64_t blocks = GR_MIN((n - first + BLOCK - 1) / BLOCK, GROUP);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-        for (int64_t b = 0; b < blocks; b++) {
-            const int64_t at = first + b * BLOCK;
-            part[b] = block_sumsq((const acc*)x + at, GR_MIN(n - at, BLOCK));
-        }
-        for (int64_t b = 0; b < blocks; b++) *out += part[b];
+    for (int64_t first = 0; first < n; first += GROUP) {
+        const int64_t count = GR_MIN(n - first, GROUP);
+        OP_RUN(op_threads(dev, OP_ELEMENT * (double)count),
+               sumsq_blocks(part, (const acc*)x + first, count));
+        for (int64_t b = 0; b < (count + BLOCK - 1) / BLOCK; b++) *out += part[b];
     }
 }
 
@@ -67,6 +72,14 @@ static void adam_range(const adam* a, acc* master, real* weight, acc* m, acc* v,
     }
 }
 
+static void adam_blocks(const adam* a, acc* master, real* weight, acc* m, acc* v, const acc* grad,
+                        int64_t n)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i += BLOCK)
+        adam_range(a, master + i, weight + i, m + i, v + i, grad + i, GR_MIN(n - i, BLOCK));
+}
+
 void OP(adamw_f32)(gr_dev* dev, void* master, void* weight, void* m, void* v, const void* grad,
                    int64_t n, const gr_adamw* params)
 {
@@ -83,12 +96,6 @@ void OP(adamw_f32)(gr_dev* dev, void* master, void* weight, void* m, void* v, co
         .eps = vec_set((acc)params->eps),
         .keep = vec_set((acc)(1 - params->lr * params->weight_decay)),
     };
-    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
-    const int threads = op_threads(dev, 10.0 * (double)n);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t at = b * BLOCK;
-        adam_range(&a, (acc*)master + at, (real*)weight + at, (acc*)m + at, (acc*)v + at,
-                   (const acc*)grad + at, GR_MIN(n - at, BLOCK));
-    }
+    OP_RUN(op_threads(dev, 4 * OP_ELEMENT * (double)n),
+           adam_blocks(&a, master, weight, m, v, grad, n));
 }

@@ -6,13 +6,16 @@
 
 /* ---- embedding --------------------------------------------------------------------------------- */
 
+static void embed_rows(real* y, const real* table, const int32_t* token, int64_t n, int c)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        memcpy(y + i * c, table + (int64_t)token[i] * c, (size_t)c * sizeof *y);
+}
+
 void OP(embed_fwd)(gr_dev* dev, void* y, const void* table, const int32_t* token, int64_t n, int c)
 {
-    const size_t row_bytes = (size_t)c * sizeof(real);
-    const int threads = op_threads(dev, (double)n * c);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; i++)
-        memcpy((real*)y + i * c, (const real*)table + (int64_t)token[i] * c, row_bytes);
+    OP_RUN(op_threads(dev, OP_ELEMENT * (double)n * c), embed_rows(y, table, token, n, c));
 }
 
 static void add_row(acc* sum, const real* x, int c)
@@ -26,20 +29,19 @@ static void add_row(acc* sum, const real* x, int c)
     }
 }
 
+static void embed_columns(acc* dtable, const real* dy, const int32_t* token, int64_t n, int c)
+{
+    enum { BLOCK = 8 * VEC };
+#pragma omp for schedule(static)
+    for (int j = 0; j < c; j += BLOCK)
+        for (int64_t i = 0; i < n; i++)
+            add_row(dtable + (int64_t)token[i] * c + j, dy + i * c + j, GR_MIN(c - j, BLOCK));
+}
+
 void OP(embed_bwd)(gr_dev* dev, void* dtable, const void* dy, const int32_t* token, int64_t n,
                    int c)
 {
-    const int threads = op_threads(dev, (double)n * c);
-    const int64_t blocks = (c + VEC - 1) / VEC;
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int t = 0; t < threads; t++) {
-        const int64_t first = blocks * t / threads * VEC;
-        const int64_t last = GR_MIN(blocks * (t + 1) / threads * VEC, c);
-        if (first >= last) continue;
-        for (int64_t i = 0; i < n; i++)
-            add_row((acc*)dtable + (int64_t)token[i] * c + first, (const real*)dy + i * c + first,
-                    (int)(last - first));
-    }
+    OP_RUN(op_threads(dev, OP_ELEMENT * (double)n * c), embed_columns(dtable, dy, token, n, c));
 }
 
 /* ---- RMS norm ---------------------------------------------------------------------------------- */
@@ -85,22 +87,27 @@ static void scale_row(real* y, const real* x, acc rstd, const real* w, int c)
     }
 }
 
+static void norm_rows(real* y, real* sum, acc* rstd, const real* x, const real* delta,
+                      const real* w, int64_t n, int c, float eps)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const real* row = x + i * c;
+        if (delta != NULL) {
+            residual_row(sum + i * c, row, delta + i * c, c);
+            row = sum + i * c;
+        }
+        const acc r = inverse_rms(row, c, eps);
+        if (rstd != NULL) rstd[i] = r;
+        scale_row(y + i * c, row, r, w, c);
+    }
+}
+
 void OP(rmsnorm_fwd)(gr_dev* dev, void* y, void* sum, void* rstd, const void* x, const void* delta,
                      const void* w, int64_t n, int c, float eps)
 {
-    const int threads = op_threads(dev, 4.0 * (double)n * c);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const real* row = (const real*)x + i * c;
-        if (delta != NULL) {
-            real* sum_row = (real*)sum + i * c;
-            residual_row(sum_row, row, (const real*)delta + i * c, c);
-            row = sum_row;
-        }
-        const acc r = inverse_rms(row, c, eps);
-        if (rstd != NULL) ((acc*)rstd)[i] = r;
-        scale_row((real*)y + i * c, row, r, w, c);
-    }
+    OP_RUN(op_threads(dev, 2 * OP_ELEMENT * (double)n * c),
+           norm_rows(y, sum, rstd, x, delta, w, n, c, eps));
 }
 
 /* One lane block of the gradient through y = x r w, with dot = mean over the row of w dy x r. */
@@ -141,22 +148,23 @@ static void norm_dw_columns(acc* dw, const real* dy, const real* x, const acc* r
     vec_store_part(dw, s, left);
 }
 
+static void norm_bwd(real* dx, acc* dw, const real* dy, const real* x, const real* w,
+                     const acc* rstd, const real* dsum, int64_t n, int c)
+{
+#pragma omp for schedule(static) nowait
+    for (int j = 0; j < c; j += VEC)
+        norm_dw_columns(dw + j, dy + j, x + j, rstd, n, c, GR_MIN(c - j, VEC));
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        norm_bwd_row(dx + i * c, dy + i * c, x + i * c, w, rstd[i],
+                     dsum != NULL ? dsum + i * c : NULL, c);
+}
+
 void OP(rmsnorm_bwd)(gr_dev* dev, void* dx, void* dw, const void* dy, const void* x, const void* w,
                      const void* rstd, const void* dsum, int64_t n, int c)
 {
-    const acc* r = rstd;
-    const int threads = op_threads(dev, 10.0 * (double)n * c);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n; i++)
-            norm_bwd_row((real*)dx + i * c, (const real*)dy + i * c, (const real*)x + i * c, w,
-                         r[i], dsum != NULL ? (const real*)dsum + i * c : NULL, c);
-#pragma omp for schedule(static)
-        for (int j = 0; j < c; j += VEC)
-            norm_dw_columns((acc*)dw + j, (const real*)dy + j, (const real*)x + j, r, n, c,
-                            GR_MIN(c - j, VEC));
-    }
+    OP_RUN(op_threads(dev, 4 * OP_ELEMENT * (double)n * c),
+           norm_bwd(dx, dw, dy, x, w, rstd, dsum, n, c));
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------- */
@@ -202,32 +210,54 @@ static void rope_head(real* y, const real* x, const real* w, acc rstd, const rot
     }
 }
 
+typedef struct rope_fwd {
+    real *q, *k, *v;
+    acc* rstd;
+    const real *qkv, *q_norm, *k_norm;
+    const int32_t* position;
+    const double* speed;
+    int64_t n;
+} rope_fwd;
+
+static void rope_row(const rope_fwd* a, const gr_heads* heads, int64_t i)
+{
+    const int h = heads->h, hk = heads->hk, d = heads->d;
+    const real* row = a->qkv + i * (h + 2 * hk) * d;
+    rotation rot;
+    rotation_at(&rot, a->speed, a->position[i], 0, d / 2);
+    for (int j = 0; j < h + hk; j++) {
+        const real* x = row + (int64_t)j * d;
+        const real* w = j < h ? a->q_norm : a->k_norm;
+        real* y = j < h ? a->q + (i * h + j) * d : a->k + (i * hk + j - h) * d;
+        acc r = 1;
+        if (w != NULL) {
+            r = inverse_rms(x, d, heads->eps);
+            if (a->rstd != NULL) a->rstd[i * (h + hk) + j] = r;
+        }
+        rope_head(y, x, w, r, &rot, d);
+    }
+    memcpy(a->v + i * hk * d, row + (int64_t)(h + hk) * d, (size_t)hk * (size_t)d * sizeof *row);
+}
+
+static void rope_rows(const rope_fwd* a, const gr_heads* heads)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < a->n; i++) rope_row(a, heads, i);
+}
+
+/* Sine and cosine in double cost about this many multiply-adds of a matrix product. */
+#define ANGLE_WORK 2000.0
+
 void OP(qkv_rope_fwd)(gr_dev* dev, void* q, void* k, void* v, void* rstd, const void* qkv,
                       const void* q_norm, const void* k_norm, const int32_t* position, int64_t n,
                       const gr_heads* heads)
 {
-    const int h = heads->h, hk = heads->hk, d = heads->d, all = h + 2 * hk;
     double speed[MAX_PAIRS];
     rope_speeds(speed, heads);
-    const int threads = op_threads(dev, (double)n * d * (3.0 * all + 40.0));
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        rotation rot;
-        rotation_at(&rot, speed, position[i], 0, d / 2);
-        const real* row = (const real*)qkv + i * all * d;
-        for (int j = 0; j < h + hk; j++) {
-            const real* x = row + (int64_t)j * d;
-            const real* w = j < h ? q_norm : k_norm;
-            real* y = j < h ? (real*)q + (i * h + j) * d : (real*)k + (i * hk + j - h) * d;
-            acc r = 1;
-            if (w != NULL) {
-                r = inverse_rms(x, d, heads->eps);
-                if (rstd != NULL) ((acc*)rstd)[i * (h + hk) + j] = r;
-            }
-            rope_head(y, x, w, r, &rot, d);
-        }
-        memcpy((real*)v + i * hk * d, row + (int64_t)(h + hk) * d, (size_t)(hk * d) * sizeof(real));
-    }
+    const rope_fwd a = {q, k, v, rstd, qkv, q_norm, k_norm, position, speed, n};
+    const double elements = (double)(heads->h + 2 * heads->hk) * heads->d;
+    OP_RUN(op_threads(dev, (double)n * (OP_ELEMENT * elements + ANGLE_WORK * heads->d / 2)),
+           rope_rows(&a, heads));
 }
 
 /* The two halves of a gradient, turned back by the rotation. */
@@ -278,20 +308,28 @@ typedef struct head_group {
     int first, count;
 } head_group;
 
+typedef struct rope_bwd {
+    head_group group[2]; /* q, k */
+    real* dqkv;
+    const real *dv, *qkv;
+    const acc* rstd;
+    const int32_t* position;
+    const double* speed;
+    int64_t n;
+} rope_bwd;
+
 /* Norm weight gradients of up to VEC pairs from pair i on, over rows, then heads, in order. */
-static void rope_dw_pairs(const head_group* g, const real* qkv, const acc* rstd,
-                          const int32_t* position, const double* speed, int64_t n,
-                          const gr_heads* a, int i)
+static void rope_dw_pairs(const rope_bwd* a, const gr_heads* heads, const head_group* g, int i)
 {
-    const int d = a->d, half = d / 2, left = GR_MIN(half - i, VEC);
+    const int d = heads->d, half = d / 2, left = GR_MIN(half - i, VEC);
     vec sa = vec_load_part(g->dw + i, left), sb = vec_load_part(g->dw + half + i, left);
-    for (int64_t row = 0; row < n; row++) {
+    for (int64_t row = 0; row < a->n; row++) {
         rotation rot;
-        rotation_at(&rot, speed, position[row], i, i + left);
+        rotation_at(&rot, a->speed, a->position[row], i, i + left);
         for (int j = 0; j < g->count; j++) {
             const vec_pair dy = rotate_back(g->dy + (row * g->count + j) * d, &rot, i, left, half);
-            const real* x = qkv + (row * (a->h + 2 * a->hk) + g->first + j) * d;
-            const vec r = vec_set(rstd[row * (a->h + a->hk) + g->first + j]);
+            const real* x = a->qkv + (row * (heads->h + 2 * heads->hk) + g->first + j) * d;
+            const vec r = vec_set(a->rstd[row * (heads->h + heads->hk) + g->first + j]);
             sa = vec_fma(dy.a, vec_mul(vec_load_real_part(x + i, left), r), sa);
             sb = vec_fma(dy.b, vec_mul(vec_load_real_part(x + half + i, left), r), sb);
         }
@@ -300,39 +338,53 @@ static void rope_dw_pairs(const head_group* g, const real* qkv, const acc* rstd,
     vec_store_part(g->dw + half + i, sb, left);
 }
 
+static void rope_bwd_row(const rope_bwd* a, const gr_heads* heads, int64_t i)
+{
+    const int h = heads->h, hk = heads->hk, d = heads->d;
+    const int64_t at = i * (h + 2 * hk) * d, v_at = (int64_t)(h + hk) * d;
+    rotation rot;
+    rotation_at(&rot, a->speed, a->position[i], 0, d / 2);
+    for (int j = 0; j < h + hk; j++) {
+        const head_group* g = &a->group[j >= h];
+        const acc r = g->w != NULL ? a->rstd[i * (h + hk) + j] : 1;
+        const real* dy = g->dy + (i * g->count + j - g->first) * d;
+        rope_bwd_head(a->dqkv + at + (int64_t)j * d, dy, a->qkv + at + (int64_t)j * d, g->w, r,
+                      &rot, d);
+    }
+    memcpy(a->dqkv + at + v_at, a->dv + i * hk * d, (size_t)hk * (size_t)d * sizeof(real));
+}
+
+static void rope_bwd_rows(const rope_bwd* a, const gr_heads* heads)
+{
+    const int blocks = (heads->d / 2 + VEC - 1) / VEC;
+#pragma omp for schedule(static) nowait
+    for (int t = 0; t < 2 * blocks; t++) {
+        const head_group* g = &a->group[t / blocks];
+        if (g->w != NULL) rope_dw_pairs(a, heads, g, t % blocks * VEC);
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < a->n; i++) rope_bwd_row(a, heads, i);
+}
+
 void OP(qkv_rope_bwd)(gr_dev* dev, void* dqkv, void* dq_norm, void* dk_norm, const void* dq,
                       const void* dk, const void* dv, const void* qkv, const void* q_norm,
                       const void* k_norm, const void* rstd, const int32_t* position, int64_t n,
                       const gr_heads* heads)
 {
-    const int h = heads->h, hk = heads->hk, d = heads->d, all = h + 2 * hk;
-    const head_group group[2] = {{dq, q_norm, dq_norm, 0, h}, {dk, k_norm, dk_norm, h, hk}};
     double speed[MAX_PAIRS];
     rope_speeds(speed, heads);
-    const int threads = op_threads(dev, (double)n * d * (6.0 * all + 40.0));
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n; i++) {
-            rotation rot;
-            rotation_at(&rot, speed, position[i], 0, d / 2);
-            const real* row = (const real*)qkv + i * all * d;
-            real* drow = (real*)dqkv + i * all * d;
-            for (int j = 0; j < h + hk; j++) {
-                const head_group* g = &group[j >= h];
-                const acc r = g->w != NULL ? ((const acc*)rstd)[i * (h + hk) + j] : 1;
-                rope_bwd_head(drow + j * d, g->dy + (i * g->count + j - g->first) * d, row + j * d,
-                              g->w, r, &rot, d);
-            }
-            memcpy(drow + (h + hk) * d, (const real*)dv + i * hk * d,
-                   (size_t)(hk * d) * sizeof(real));
-        }
-#pragma omp for collapse(2) schedule(static)
-        for (int s = 0; s < 2; s++)
-            for (int i = 0; i < d / 2; i += VEC)
-                if (group[s].w != NULL)
-                    rope_dw_pairs(&group[s], qkv, rstd, position, speed, n, heads, i);
-    }
+    const rope_bwd a = {
+        .group = {{dq, q_norm, dq_norm, 0, heads->h}, {dk, k_norm, dk_norm, heads->h, heads->hk}},
+        .dqkv = dqkv,
+        .dv = dv,
+        .qkv = qkv,
+        .rstd = rstd,
+        .position = position,
+        .speed = speed,
+        .n = n};
+    const double elements = (double)(heads->h + 2 * heads->hk) * heads->d;
+    OP_RUN(op_threads(dev, (double)n * (OP_ELEMENT * elements + ANGLE_WORK * heads->d / 2)),
+           rope_bwd_rows(&a, heads));
 }
 
 /* ---- gated activation --------------------------------------------------------------------------- */
@@ -352,11 +404,15 @@ static void swiglu_row(real* y, const real* gu, int f)
     }
 }
 
+static void swiglu_rows(real* y, const real* gu, int64_t n, int f)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i++) swiglu_row(y + i * f, gu + i * 2 * f, f);
+}
+
 void OP(swiglu_fwd)(gr_dev* dev, void* y, const void* gu, int64_t n, int f)
 {
-    const int threads = op_threads(dev, 20.0 * (double)n * f);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; i++) swiglu_row((real*)y + i * f, (const real*)gu + i * 2 * f, f);
+    OP_RUN(op_threads(dev, 2 * OP_ELEMENT * (double)n * f), swiglu_rows(y, gu, n, f));
 }
 
 static void swiglu_bwd_row(real* dgu, const real* dy, const real* gu, int f)
@@ -372,11 +428,13 @@ static void swiglu_bwd_row(real* dgu, const real* dy, const real* gu, int f)
     }
 }
 
+static void swiglu_bwd_rows(real* dgu, const real* dy, const real* gu, int64_t n, int f)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n; i++) swiglu_bwd_row(dgu + i * 2 * f, dy + i * f, gu + i * 2 * f, f);
+}
+
 void OP(swiglu_bwd)(gr_dev* dev, void* dgu, const void* dy, const void* gu, int64_t n, int f)
 {
-    const int threads = op_threads(dev, 30.0 * (double)n * f);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; i++)
-        swiglu_bwd_row((real*)dgu + i * 2 * f, (const real*)dy + i * f, (const real*)gu + i * 2 * f,
-                       f);
+    OP_RUN(op_threads(dev, 3 * OP_ELEMENT * (double)n * f), swiglu_bwd_rows(dgu, dy, gu, n, f));
 }

@@ -3,7 +3,7 @@
 #include "kernels/device.h"
 
 /* Elements (acc) of each thread's scratch: copies of operand blocks that fit a level 2 cache. */
-#define GR_CPU_SCRATCH ((size_t)384 << 10)
+#define GR_CPU_SCRATCH ((size_t)448 << 10)
 
 typedef struct gr_cpu_state {
     char* scratch;            /* threads * GR_CPU_SCRATCH * acc_bytes, owned */

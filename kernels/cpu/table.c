@@ -2,12 +2,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 
-/* Temporary: an op without implementation is NULL. */
-#define X(op) extern gr_##op##_fn OP(op) __attribute__((weak));
-GR_OP_LIST(X)
-GR_SIZE_LIST(X)
-#undef X
-
 #define TABLE_(variant) gr_ops_cpu_##variant
 #define TABLE(variant)  TABLE_(variant)
 
