@@ -63,13 +63,12 @@ static void credit_all(woods* f, const gr_estimator* e)
     }
 }
 
-static void grow_woods(woods* f, uint64_t key)
+static void grow_woods(woods* f, const toy* world, uint64_t key)
 {
     dice d = {.key = key};
     for (int k = 0; k < TREES; k++) {
         const char* const* s = strategies[choose(&d, GR_COUNT(strategies))];
-        grow_named(&f->tree[k], &lively, s[0], s[1], "random", 1 + choose(&d, 5), 0,
-                   1000 * key + k);
+        grow_named(&f->tree[k], world, s[0], s[1], "random", 1 + choose(&d, 5), 0, 1000 * key + k);
     }
     number_tokens(f, &d);
     credit_all(f, gr_estimators[key % 5]);
@@ -327,7 +326,7 @@ static void folded_loss_is_the_loss_of_flat_rows(void** state)
     gr_pack whole = {0}, cut = {0}, flat = {0};
     int many = 0, shared = 0;
     for (uint64_t key = 1; key <= 30; key++) {
-        grow_woods(&f, key);
+        grow_woods(&f, &lively, key);
         for (int i = 0; i < GR_COUNT(losses); i++) {
             const gr_config_loss* loss = &losses[i];
             gr_denominators d = add_all(&f, loss);
@@ -368,7 +367,7 @@ static void folds_with_contexts_and_untrained_turns(void** state)
     int rendered = 0, untrained = 0;
     for (uint64_t key = 1; key <= 30; key++) {
         dice d = {.key = key + 500};
-        grow_woods(&f, key);
+        grow_woods(&f, &lively, key);
         for (int k = 0; k < TREES; k++) {
             gr_tree* t = &f.tree[k];
             for (int i = 1; i < t->n_nodes; i++) {
@@ -654,6 +653,137 @@ static void another_scorer_with_equal_decisions_gives_equal_batches(void** state
     gr_tree_free(&t);
 }
 
+/* ---- gradients through the network -------------------------------------------------------------------------------------- */
+
+static const gr_loss_params full_loss = {
+    .kind = GR_LOSS_POLICY,
+    .clip_low = 0.2,
+    .clip_high = 0.28,
+    .dual_clip = 3,
+    .kl = GR_KL_K3,
+    .kl_coef = 0.2,
+    .entropy_coef = 0.02,
+    .temperature = 0.9f,
+};
+
+/* Gradient of a pack into grad (n_params); log-probs of its rows, in order, into logp. */
+static double gradient_of(net* n, gr_pack* p, const gr_loss_params* params, double* grad,
+                          double* logp)
+{
+    gr_loss_sums sums = {0};
+    gr_optimizer_zero_grad(&n->opt);
+    for (int i = 0; i < p->n_pieces; i++) {
+        gr_batch* b = &p->piece[i];
+        for (int r = 0; r < b->n_rows; r++) { /* a reference model that any packing knows */
+            b->ref_logp[r] = b->old_logp[r] + 0.3 * sin(40 * b->old_logp[r]);
+        }
+        ASSERT_OK(gr_objective_step(&n->o, b, params, n->opt.grad, &sums));
+        for (int r = 0; r < b->n_rows && logp != NULL; r++) *logp++ = n->o.host_logp[r];
+    }
+    gr_dev_read_acc(&n->dev, grad, n->opt.grad, n->w.n_params);
+    return sums.loss;
+}
+
+/* Sampling log-probs that put the network's ratios on every side of the clips. */
+static void set_policies(woods* f, net* n, dice* d, double* grad)
+{
+    static const double ratio[] = {0.4, 0.7, 0.9, 1.0, 1.1, 1.25, 1.4, 2.5, 3.5, 5};
+    const gr_loss_params nll = {.kind = GR_LOSS_NLL, .temperature = full_loss.temperature};
+    gr_config_loss loss = losses[1];
+    gr_denominators sums = {0};
+    gr_pack p = {0};
+    int at = 0;
+    loss.count_idle_groups = true; /* every leaf's path has rows */
+    for (int k = 0; k < TREES; k++) {
+        gr_tree* t = &f->tree[k];
+        for (int64_t j = 0; j < t->n_tokens; j++) t->logp[j] = at++; /* names the token for now */
+        gr_denominators_add(&sums, f->member[k], &loss);
+    }
+    ASSERT_OK(gr_pack_make(&p, f->member, TREES, &loss, &sums, MAX_TOKENS));
+    gradient_of(n, &p, &nll, grad, f->logp);
+    for (int i = 0, row = 0; i < p.n_pieces; i++) {
+        for (int r = 0; r < p.piece[i].n_rows; r++, row++) {
+            double move = log(ratio[choose(d, GR_COUNT(ratio))]);
+            f->old_logp[(int)p.piece[i].old_logp[r]] = f->logp[row] - move;
+        }
+    }
+    at = 0;
+    for (int k = 0; k < TREES; k++) {
+        for (int64_t j = 0; j < f->tree[k].n_tokens; j++) f->tree[k].logp[j] = f->old_logp[at++];
+    }
+    gr_pack_free(&p);
+}
+
+static void assert_same_gradient(const net* n, const double* got, const double* expected,
+                                 double bound)
+{
+    for (int i = 0; i < n->w.n_tensors; i++) {
+        const gr_tensor* x = &n->w.tensor[i];
+        const double *a = got + x->offset, *b = expected + x->offset;
+        int size = x->rows * x->cols;
+        double scale = largest(b, size), worst = 0;
+        for (int k = 0; k < size; k++) worst = fmax(worst, fabs(a[k] - b[k]));
+        assert_true(scale > 0);
+        if (!(worst <= bound * scale)) fail_msg("%s: %g of %g", x->name, worst, scale);
+    }
+}
+
+static void compare_gradients(gr_dtype dtype, double bound)
+{
+    toy brief = lively; /* fp64 runs on the slow baseline */
+    brief.horizon = 5;
+    brief.max_action = brief.max_obs = 3;
+    static woods f;
+    net n;
+    gr_pack p = {0};
+    net_options o = {
+        .config = small_config(), .dtype = dtype, .threads = 1, .max_tokens = MAX_TOKENS};
+    o.config.vocab = 96;
+    o.config.qk_norm = o.config.qkv_bias = true;
+    net_open(&n, &o);
+    net_randomise(&n, 5, 0.3);
+    size_t bytes = (size_t)n.w.n_params * sizeof(double);
+    double *whole = malloc(bytes), *other = malloc(bytes);
+    int pieces = 0;
+    for (uint64_t key = 1; key <= GR_COUNT(losses); key++) {
+        dice d = {.key = key + 70};
+        const gr_config_loss* loss = &losses[key - 1];
+        gr_denominators sums = {0};
+        grow_woods(&f, &brief, key + 70);
+        for (int k = 0; k < TREES; k++) { /* as the world wrote them: tokens of the vocabulary */
+            gr_tree* t = &f.tree[k];
+            for (int64_t j = 0; j < t->n_tokens; j++) t->token[j] = choose(&d, o.config.vocab);
+        }
+        set_policies(&f, &n, &d, whole);
+        for (int k = 0; k < TREES; k++) gr_denominators_add(&sums, f.member[k], loss);
+        ASSERT_OK(gr_pack_make(&p, f.member, TREES, loss, &sums, MAX_TOKENS));
+        double expected = gradient_of(&n, &p, &full_loss, whole, NULL);
+        for (int way = 0; way < 2; way++) { /* cut, flat */
+            gr_status st =
+                way == 0 ? gr_pack_make(&p, f.member, TREES, loss, &sums, 40 + 30 * (int)(key % 3))
+                         : gr_pack_flat(&p, f.member, TREES, loss, &sums, 512);
+            ASSERT_OK(st);
+            pieces += p.n_pieces;
+            double got = gradient_of(&n, &p, &full_loss, other, NULL);
+            assert_true(fabs(got - expected) <= bound * (1 + fabs(expected)));
+            assert_same_gradient(&n, other, whole, bound);
+        }
+    }
+    assert_true(pieces > 50); /* of 20 packs */
+    free(whole);
+    free(other);
+    gr_pack_free(&p);
+    free_woods(&f);
+    net_close(&n);
+}
+
+static void gradients_do_not_depend_on_packing(void** state)
+{
+    (void)state;
+    compare_gradients(GR_F64, 1e-12);
+    compare_gradients(GR_F32, 1e-5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -664,6 +794,7 @@ int main(void)
         cmocka_unit_test(what_teaches_nothing_is_not_packed),
         cmocka_unit_test(idle_groups_and_errors_stay_outside),
         cmocka_unit_test(another_scorer_with_equal_decisions_gives_equal_batches),
+        cmocka_unit_test(gradients_do_not_depend_on_packing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
