@@ -127,8 +127,8 @@ static void name_of(char out[64], const char* label, int64_t step)
         (void)snprintf(out, 64, "%s", label);
 }
 
-/* Steps of the marked checkpoints in `folder`, newest first; the caller frees them. */
-static int list_steps(const char* folder, int64_t** step)
+/* Steps of the checkpoints in `folder`, newest first; the caller frees them. */
+static int list_steps(const char* folder, bool with_unmarked, int64_t** step)
 {
     int64_t n = 0, cap = 0;
     *step = NULL;
@@ -138,7 +138,7 @@ static int list_steps(const char* folder, int64_t** step)
         path sub;
         int64_t s = step_of(e->d_name);
         if (s < 0 || snprintf(sub, sizeof sub, "%s/%s", folder, e->d_name) >= PATH_BYTES) continue;
-        if (!marked(sub)) continue;
+        if (!with_unmarked && !marked(sub)) continue;
         GR_RESERVE(*step, cap, n + 1);
         int64_t at = n++;
         for (; at > 0 && (*step)[at - 1] < s; at--) (*step)[at] = (*step)[at - 1];
@@ -204,23 +204,48 @@ static gr_status put_in_place(const char* parent, const char* name, const char* 
     return write_marker(place);
 }
 
-/* Removes all but the `keep` newest checkpoints up to `step`; those of later steps belong to a future
- * that did not happen. */
+/* Removes all but the `keep` newest checkpoints up to `step`. Those of later steps belong to a future that
+ * did not happen; those without a marker were being written, or removed, when a process ended. */
 static gr_status prune(const char* parent, int64_t step, int keep)
 {
     int64_t* all = NULL;
     gr_status st = GR_OK;
-    int n = list_steps(parent, &all), kept = 0;
+    int n = list_steps(parent, true, &all), kept = 0;
     for (int i = 0; i < n && st == GR_OK; i++) {
-        bool old = keep > 0 && all[i] <= step && ++kept > keep;
-        if (all[i] <= step && !old) continue;
         path folder;
         char name[64];
         name_of(name, NULL, all[i]);
-        st = join(folder, parent, name);
-        if (st == GR_OK) st = gr_remove_folder(folder, marker);
+        GR_GOTO(st, join(folder, parent, name), out);
+        bool whole = all[i] <= step && marked(folder);
+        if (whole && (keep == 0 || kept++ < keep)) continue;
+        st = gr_remove_folder(folder, marker);
     }
+out:
     free(all);
+    return st;
+}
+
+/* Removes what earlier attempts left aside. Called when no save is under way. */
+static gr_status sweep(const char* parent)
+{
+    gr_status st = GR_OK;
+    DIR* dir = opendir(parent);
+    for (const struct dirent* e; st == GR_OK && dir != NULL && (e = readdir(dir)) != NULL;) {
+        path place, hidden;
+        char name[64];
+        int n = 0;
+        const char* dot = strrchr(e->d_name, '.');
+        if (e->d_name[0] != '.' || dot == e->d_name) continue;
+        bool part = strcmp(dot, ".part") == 0, old = strcmp(dot, ".old") == 0;
+        n = (int)(dot - e->d_name) - 1;
+        if ((!part && !old) || n <= 0 || n >= (int)sizeof name) continue;
+        (void)snprintf(name, sizeof name, "%.*s", n, e->d_name + 1);
+        GR_GOTO(st, join(place, parent, name), out);
+        GR_GOTO(st, join(hidden, parent, e->d_name), out);
+        if (part || marked(place)) st = gr_remove_folder(hidden, marker);
+    }
+out:
+    if (dir != NULL) (void)closedir(dir);
     return st;
 }
 
@@ -237,10 +262,17 @@ gr_status gr_checkpoint_save(const char* run_dir, const gr_train_state* s, const
     GR_TRY(join(old, parent, hidden));
     GR_TRY(gr_make_folders(parent));
     GR_TRY(gr_remove_folder(aside, NULL));
-    GR_TRY(write_files(aside, s, w, o));
+    gr_status st = write_files(aside, s, w, o);
+    if (st != GR_OK) { /* gives its space back: the disk may be full */
+        char reason[1024];
+        (void)snprintf(reason, sizeof reason, "%s", gr_last_error_text());
+        gr_status removed = gr_remove_folder(aside, NULL);
+        (void)removed;
+        return GR_FAIL(st, "%s", reason);
+    }
     GR_TRY(put_in_place(parent, name, aside, old));
     /* The checkpoint stands; what cannot be removed now is tried again the next time. */
-    gr_status st = gr_remove_folder(old, marker);
+    st = sweep(parent);
     if (st == GR_OK && label == NULL) st = prune(parent, s->step, keep);
     if (st != GR_OK) gr_log("warning: %s", gr_last_error_text());
     return GR_OK;
@@ -276,7 +308,7 @@ gr_status gr_checkpoint_find(const char* run_dir, const char* label, char* out, 
     int64_t* step = NULL;
     out[0] = 0;
     GR_TRY(join(parent, run_dir, "checkpoints"));
-    int n = label == NULL ? list_steps(parent, &step) : 1;
+    int n = label == NULL ? list_steps(parent, false, &step) : 1;
     for (int i = 0; i < n && found[0] == 0; i++) {
         name_of(name, label, label == NULL ? step[i] : -1);
         find_sound(parent, name, found);
@@ -296,7 +328,7 @@ bool gr_checkpoint_any(const char* run_dir)
     path parent;
     int64_t* step = NULL;
     (void)snprintf(parent, sizeof parent, "%.*s/checkpoints", PATH_BYTES - 16, run_dir);
-    int n = list_steps(parent, &step);
+    int n = list_steps(parent, false, &step);
     free(step);
     return n > 0;
 }
