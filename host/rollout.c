@@ -182,8 +182,9 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
         return;
     }
     int n = gr_encode(e->obs->text, e->obs->n_text, r->token, GR_COUNT(r->token));
+    bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
-    gr_tree_set_obs(t, node, r->token, n);
+    if (fits) gr_tree_set_obs(t, node, r->token, n);
     if (t->status[node] != GR_OPEN) { /* the world ended the episode */
         g->running--;
         return;
@@ -191,7 +192,7 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
     const gr_strategy* st = r->s->strategy;
     if (t->turn[node] >= r->horizon) {
         end_branch(g, node, GR_TIME_LIMIT);
-    } else if (gr_tree_path_length(t, node) >= r->s->max_context || t->turns_left[node] == 0) {
+    } else if (!fits || t->turns_left[node] == 0) {
         end_branch(g, node, GR_TRUNCATED);
     } else {
         gr_verdict v =

@@ -55,6 +55,7 @@ static void on_signal(int number)
 static gr_status train(const options* o, gr_config* c, gr_run* run)
 {
     GR_TRY(gr_config_load(c, o->words.subject, o->words.n_overrides, o->words.override));
+    GR_TRY(gr_config_check_train(c));
     const char* dir = c->model.path[0] ? c->model.path : c->warmstart.load;
     GR_TRY(gr_run_open(run, c, GR_RUN_TRAIN, dir, o->dry_run));
     if (o->dry_run) {
