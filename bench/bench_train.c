@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "model/objective.h"
 #include "model/optimizer.h"
@@ -20,6 +21,8 @@ typedef struct settings {
     int paths, tokens, fork; /* tokens per path, of them the first `fork` shared by all */
     int predict;             /* every predict-th token is trained */
     int bf16, threads, recompute, steps;
+    int bf16_matmul; /* products through the library, where the CPU has bf16 arithmetic */
+    int cpu_time;    /* seconds are the process's CPU time: comparable on a busy machine */
 } settings;
 
 static settings defaults(void)
@@ -43,12 +46,13 @@ static int parse(settings* s, int argc, char** argv)
     const struct {
         const char* key;
         int* value;
-    } table[] = {{"layers", &s->layers},     {"width", &s->width},     {"heads", &s->heads},
-                 {"kv_heads", &s->kv_heads}, {"mlp", &s->mlp},         {"head_dim", &s->head_dim},
-                 {"vocab", &s->vocab},       {"tied", &s->tied},       {"paths", &s->paths},
-                 {"tokens", &s->tokens},     {"fork", &s->fork},       {"predict", &s->predict},
-                 {"bf16", &s->bf16},         {"threads", &s->threads}, {"recompute", &s->recompute},
-                 {"steps", &s->steps}};
+    } table[] = {
+        {"layers", &s->layers},     {"width", &s->width},       {"heads", &s->heads},
+        {"kv_heads", &s->kv_heads}, {"mlp", &s->mlp},           {"head_dim", &s->head_dim},
+        {"vocab", &s->vocab},       {"tied", &s->tied},         {"paths", &s->paths},
+        {"tokens", &s->tokens},     {"fork", &s->fork},         {"predict", &s->predict},
+        {"bf16", &s->bf16},         {"threads", &s->threads},   {"recompute", &s->recompute},
+        {"steps", &s->steps},       {"cpu_time", &s->cpu_time}, {"bf16_matmul", &s->bf16_matmul}};
     for (int i = 1; i < argc; i++) {
         const char* eq = strchr(argv[i], '=');
         bool known = false;
@@ -76,13 +80,21 @@ static const char* const part_name[N_PARTS] = {
     "products", "products_dw", "attention", "attention_bwd", "head", "pointwise", "adamw", "pack"};
 static double part_s[N_PARTS];
 static const gr_ops* wrapped;
+static clockid_t used_clock = CLOCK_MONOTONIC;
 
-#define TIMED(part, op, params, args)       \
-    static void timed_##op params           \
-    {                                       \
-        double begin = gr_now_s();          \
-        wrapped->op args;                   \
-        part_s[part] += gr_now_s() - begin; \
+static double now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(used_clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#define TIMED(part, op, params, args)  \
+    static void timed_##op params      \
+    {                                  \
+        double begin = now();          \
+        wrapped->op args;              \
+        part_s[part] += now() - begin; \
     }
 
 TIMED(PRODUCTS, matmul,
@@ -225,7 +237,7 @@ static double step(trainer* t, const gr_batch* b, double* loss)
     const gr_loss_params nll = {.kind = GR_LOSS_NLL, .temperature = 1};
     const gr_optimizer_settings adam = {
         .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.01, .grad_clip = 1};
-    double begin = gr_now_s(), norm, lr;
+    double begin = now(), norm, lr;
     bool skipped = false;
     gr_loss_sums sums = {0};
     gr_optimizer_zero_grad(&t->opt);
@@ -235,7 +247,7 @@ static double step(trainer* t, const gr_batch* b, double* loss)
         exit(1);
     }
     *loss = sums.loss;
-    return gr_now_s() - begin;
+    return now() - begin;
 }
 
 static int by_value(const void* a, const void* b)
@@ -283,8 +295,11 @@ int main(int argc, char** argv)
     gr_arena host = {0}, device = {0};
     void* block = NULL;
     if (parse(&s, argc, argv) != 0) return 1;
-    const gr_dev_options how = {
-        .name = "cpu", .dtype = s.bf16 ? GR_BF16 : GR_F32, .threads = s.threads};
+    if (s.cpu_time) used_clock = CLOCK_PROCESS_CPUTIME_ID;
+    const gr_dev_options how = {.name = "cpu",
+                                .dtype = s.bf16 ? GR_BF16 : GR_F32,
+                                .matmul = s.bf16_matmul ? GR_MATMUL_BF16 : GR_MATMUL_EXACT,
+                                .threads = s.threads};
     if (gr_dev_open(&t.dev, &how) != GR_OK) goto fail;
     time_ops(&t.dev, &t.table);
     gr_batch b = make_batch(&s);
