@@ -8,8 +8,7 @@
 #include "host/durable.h"
 #include "host/json.h"
 
-#define FILE_MAX  (1 << 20)          /* bytes of a settings file */
-#define WHOLE_MAX 9007199254740992.0 /* 2^53: whole numbers below are exact in a double */
+#define FILE_MAX (1 << 20) /* bytes of a settings file */
 
 static const char command_line[] = "command line";
 
@@ -45,7 +44,7 @@ static gr_status unknown_section(const gr_config* c, const char* source, const c
                    c->block[best].block->name);
 }
 
-/* A key that stands in the wrong section costs two letters, so that rollout.lr finds optimizer.lr. */
+/* A key in the wrong section counts as one wrong letter: rollout.lr finds optimizer.lr. */
 static gr_status unknown_key(const gr_config* c, const char* source, const gr_block* b,
                              const char* key)
 {
@@ -54,7 +53,7 @@ static gr_status unknown_key(const gr_config* c, const char* source, const gr_bl
     for (int i = 0; i < c->n_blocks; i++) {
         const gr_block* other = c->block[i].block;
         for (int j = 0; j < other->n_settings; j++) {
-            int cost = distance(key, other->setting[j].key) + (other == b ? 0 : 2);
+            int cost = distance(key, other->setting[j].key) + (other == b ? 0 : 1);
             if (cost > best || (cost == best && other != b)) continue;
             if (cost == best && strcmp(section, b->name) == 0) continue;
             best = cost;
@@ -97,7 +96,7 @@ static gr_status set_number(const place* p, void* at, const cJSON* item)
                        s->key);
     }
     if (whole && x != floor(x)) return wrong_type(p, "a whole number", item);
-    if (x < s->min || x > s->max || (whole && fabs(x) >= WHOLE_MAX)) {
+    if (x < s->min || x > s->max) {
         return GR_FAIL(GR_EARG, "%s: %s.%s: %.15g is not in %.16g..%.16g", p->source,
                        p->block->name, s->key, x, s->min, s->max);
     }

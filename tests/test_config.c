@@ -37,6 +37,7 @@ static const gr_block patr =
     GR_BLOCK(method, "patr", "rollout.strategy=patr|patr_retro", patr_settings);
 static const gr_setting beam_settings[] = {
     GR_SET_INT(method, depth, 1, 9, 2, "depth of the beam"),
+    {"not", GR_TEXT, offsetof(method, note), 0, 0, 0, "", "a word one letter from note"},
 };
 static const gr_block beam = GR_BLOCK(method, "beam", "rollout.strategy=beam", beam_settings);
 
@@ -91,6 +92,10 @@ static const struct {
      "config.json: rolout: unknown section; did you mean rollout?"},
     {"{\"rollout\": {\"lr\": 1}}", NULL,
      "config.json: rollout.lr: unknown key; did you mean optimizer.lr?"},
+    {"{\"model\": {\"lr\": 1}}", NULL,
+     "config.json: model.lr: unknown key; did you mean optimizer.lr?"},
+    {"{\"patr\": {\"not\": 1}}", NULL,
+     "config.json: patr.not: unknown key; did you mean patr.note?"},
     {"{\"patr\": {\"teta\": 1}}", NULL,
      "config.json: patr.teta: unknown key; did you mean patr.theta?"},
     {"{\"beam\": {\"Depth\": 1}}", NULL,
