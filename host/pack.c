@@ -269,12 +269,17 @@ static gr_status enter(packer* k, const gr_tree* t, int node)
         (open_node){.node = node, .begin = -1, .end = above + gr_node_tokens(t, node)};
     if (s->sum[node].w == 0 || !t->train[node] || t->n_action[node] == 0) return GR_OK;
 
+    int need = missing(s, t);
     const gr_batch* piece = k->p->n_pieces > 0 ? &k->p->piece[k->p->n_pieces - 1] : NULL;
-    if (piece == NULL || piece->n_tokens + missing(s, t) > k->max_tokens) begin_piece(k, t);
-    if (missing(s, t) + k->p->piece[k->p->n_pieces - 1].n_tokens > k->max_tokens) {
-        return GR_FAIL(
-            GR_EARG, "optimizer.microbatch_tokens=%d: a turn needs %d tokens with what precedes it",
-            k->max_tokens, missing(s, t));
+    if (piece == NULL || piece->n_tokens + need > k->max_tokens) {
+        begin_piece(k, t);
+        need = missing(s, t);
+        if (need > k->max_tokens) {
+            return GR_FAIL(GR_EARG,
+                           "optimizer.microbatch_tokens=%d: a turn needs %d tokens with what "
+                           "precedes it",
+                           k->max_tokens, need);
+        }
     }
     int from = s->depth;
     while (from > 0 && s->path[from - 1].begin < 0) from--;

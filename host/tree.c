@@ -34,31 +34,14 @@ const char* const gr_node_status_name[] = {"open",   "acting",    "inner",      
                                            "pruned", "truncated", "time_limit", "error"};
 
 /* Every array with an element per node, and how many numbers the element has. */
-#define NODE_ARRAYS(X)    \
-    X(parent, 1)          \
-    X(context, 1)         \
-    X(branch, 1)          \
-    X(ordinal, 1)         \
-    X(turn, 1)            \
-    X(token_begin, 1)     \
-    X(n_action, 1)        \
-    X(n_obs, 1)           \
-    X(kind, 1)            \
-    X(status, 1)          \
-    X(logp_from, 1)       \
-    X(stepped, 1)         \
-    X(train, 1)           \
-    X(valid, 1)           \
-    X(success, 1)         \
-    X(reward, 1)          \
-    X(score, 1)           \
-    X(signal, GR_SIGNALS) \
-    X(uid, 1)             \
-    X(version, 1)         \
-    X(state_hash, 1)      \
-    X(turns_left, 1)      \
-    X(env, 1)             \
-    X(seq, 1)
+/* clang-format off */
+#define NODE_ARRAYS(X) \
+    X(parent, 1) X(context, 1) X(branch, 1) X(ordinal, 1) X(turn, 1) \
+    X(token_begin, 1) X(n_action, 1) X(n_obs, 1) \
+    X(kind, 1) X(status, 1) X(logp_from, 1) X(stepped, 1) X(train, 1) X(valid, 1) X(success, 1) \
+    X(reward, 1) X(score, 1) X(signal, GR_SIGNALS) X(uid, 1) X(version, 1) X(state_hash, 1) \
+    X(turns_left, 1) X(env, 1) X(seq, 1)
+/* clang-format on */
 
 static void* take(size_t n, size_t elem_size)
 {
