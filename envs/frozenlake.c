@@ -36,6 +36,7 @@ static const gr_setting settings[] = {
 static const gr_block block = GR_BLOCK(S, "frozenlake", "env.name=frozenlake", settings);
 #undef S
 
+enum { ACTION_CAP = 8 };
 /* Fewer maps than one in PROBE seeds count as none. */
 enum { PROBE = 1024, SEARCH = 1 << 20 };
 
@@ -273,7 +274,7 @@ static void lake_step(void* self, void* state, const char* action, int n_action,
 {
     const gr_lake_settings* s = self;
     gr_lake* lake = state;
-    int a = gr_lake_parse_action(action, n_action);
+    int a = n_action <= ACTION_CAP ? gr_lake_parse_action(action, n_action) : -1;
     double reward = gr_lake_move(s, lake, a);
     observe(s, lake, reward, a >= 0, out);
 }
@@ -292,7 +293,7 @@ const gr_world gr_world_frozenlake = {
     .n_signals = 3,
     .prompt = "",
     .stop = "\n",
-    .action_cap = 8,
+    .action_cap = ACTION_CAP,
     .open = lake_open,
     .close = lake_close,
     .describe = lake_describe,

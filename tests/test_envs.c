@@ -180,6 +180,10 @@ static int replay(const episode* g)
         if (i < n) reward = gr_lake_move(&s, &lake, g->action[i] - '0');
     }
     assert_true(reward == g->reward);
+    gr_numpy_random stream; /* one draw at reset and one per step, on firm ice too */
+    gr_numpy_seed(&stream, g->seed);
+    for (int i = 0; i <= n; i++) (void)gr_numpy_uniform(&stream);
+    assert_memory_equal(&stream, &lake.random, sizeof stream);
     return n;
 }
 
@@ -551,7 +555,7 @@ static void an_episode_ends_at_its_turn_limit(void** state)
     (void)answer(e, h);
     for (int turn = 1; turn <= s.max_turns; turn++) {
         /* words longer than action_cap are no actions, however they begin */
-        const gr_obs* o = act(e, h, turn % 2 ? "stay\n" : "left     \n");
+        const gr_obs* o = act(e, h, turn % 2 ? "stay\n" : "  left \n\n");
         assert_false(o->valid);
         assert_int_equal(o->end, turn < s.max_turns ? GR_RUNNING : GR_END_TIME_LIMIT);
         assert_false(o->success);
