@@ -98,7 +98,7 @@ typedef struct patr_rule {
     double alpha;
     int expand, children, max_leaves, min_active;
     int interval;
-    int checkpoints, pruned, expanded, full; /* what was seen */
+    int checkpoints, pruned, expanded, full, unpaid; /* what was seen */
 } patr_rule;
 
 static int by_value(const void* a, const void* b)
@@ -159,9 +159,18 @@ static void watch_patr(void* arg, const gr_tree* t, const gr_round* r, const gr_
     }
     assert_int_equal(n, pruned + expanded);
     int wanted = GR_MIN(rule->expand, n_active - pruned), leaves = n_leaves(t) + n_active;
-    int room = wanted;
-    if (rule->max_leaves > 0 && rule->children > 1) {
-        room = GR_MAX(rule->max_leaves - leaves, 0) / (rule->children - 1);
+    int room = wanted, more = rule->children - 1;
+    if (rule->max_leaves > 0 && more > 0) room = GR_MAX(rule->max_leaves - leaves, 0) / more;
+    if (t->turn_cap > 0 && more > 0) { /* each one has to be paid to the horizon */
+        int64_t held = 0;
+        for (int i = 0; i < n_active; i++) {
+            const gr_decision* on = decision_on(d, n, active[i]);
+            held += on != NULL && on->n_children == 0 ? 0 : t->turns_left[active[i]];
+        }
+        int64_t need = more * (r->horizon - t->turn[active[0]]);
+        int paid = (int)((t->turn_cap - t->env_turns - held) / need);
+        rule->unpaid += paid < GR_MIN(wanted, room);
+        room = GR_MIN(room, paid);
     }
     assert_int_equal(expanded, GR_MIN(wanted, room));
     rule->pruned += pruned;
@@ -173,8 +182,8 @@ static void patr_decides_by_its_rule(void** state)
 {
     (void)state;
     gr_tree t = {0};
-    int pruned = 0, expanded = 0, full = 0;
-    for (uint64_t key = 1; key <= 150; key++) {
+    int pruned = 0, expanded = 0, full = 0, unpaid = 0;
+    for (uint64_t key = 1; key <= 300; key++) {
         dice d = {.key = key};
         patr_rule rule = {.alpha = floor(chance(&d) * 4) / 8,
                           .expand = choose(&d, 4),
@@ -195,14 +204,16 @@ static void patr_decides_by_its_rule(void** state)
                     .group = 1 + choose(&d, 6),
                     .watch = watch_patr,
                     .watch_arg = &rule};
+        if (key % 2) g.turn_cap = 10 * g.group + choose(&d, 60);
         grow(&g, &t, key);
         if (rule.max_leaves > 0) assert_true(n_leaves(&t) <= GR_MAX(rule.max_leaves, g.group));
         pruned += rule.pruned;
         expanded += rule.expanded;
         full += rule.full;
+        unpaid += rule.unpaid;
         free(s);
     }
-    assert_true(pruned > 50 && expanded > 50 && full > 20);
+    assert_true(pruned > 50 && expanded > 50 && full > 20 && unpaid > 20);
     gr_tree_free(&t);
 }
 
@@ -274,8 +285,12 @@ static void loops_are_counted_in_turns(void** state)
         gr_tree_add_root(&t, (const int32_t[]){1}, 1, 40);
         hash[0] = 5;
         gr_tree_set_result(&t, 0, &(gr_obs){.hash = 5});
-        void* still = settings_of(gr_strategy_patr.block, "theta=3 interval=100");
-        void* same = settings_of(gr_strategy_patr.block, "theta=3 interval=4 loop=action");
+        char pairs[64];
+        int theta = choose(&d, 5);
+        (void)snprintf(pairs, sizeof pairs, "theta=%d interval=100", theta);
+        void* still = settings_of(gr_strategy_patr.block, pairs);
+        (void)snprintf(pairs, sizeof pairs, "theta=%d interval=4 loop=action", theta);
+        void* same = settings_of(gr_strategy_patr.block, pairs);
         for (int i = 1, node = 0; i <= n; i++) {
             action[i] = choose(&d, 5) == 0;
             hash[i] = choose(&d, 4) == 0 ? 6 + i : hash[i - 1];
@@ -289,8 +304,9 @@ static void loops_are_counted_in_turns(void** state)
             assert_int_equal(gr_repeats(&t, node, false), equal);
             assert_int_equal(gr_repeats(&t, node, true), unmoved);
             assert_int_equal(gr_strategy_patr.verdict(still, &t, node),
-                             unmoved >= 3 ? GR_STOP_LOOP : GR_GO_ON);
-            gr_verdict expected = equal >= 3 ? GR_STOP_LOOP : i % 4 == 0 ? GR_WAIT : GR_GO_ON;
+                             theta > 0 && unmoved >= theta ? GR_STOP_LOOP : GR_GO_ON);
+            gr_verdict expected = i % 4 == 0 ? GR_WAIT : GR_GO_ON;
+            if (theta > 0 && equal >= theta) expected = GR_STOP_LOOP;
             assert_int_equal(gr_strategy_patr.verdict(same, &t, node), expected);
         }
         free(still);
@@ -365,7 +381,7 @@ static void tree_grpo_draws_nodes_uniformly(void** state)
 typedef struct retro_rule {
     int rounds, restarts, max_leaves;
     bool all, skip_partly;
-    int restarted, skipped, full, twice;
+    int restarted, skipped, full, twice, unpaid;
 } retro_rule;
 
 #define OWNERS 64
@@ -390,28 +406,38 @@ static void collect_offers(const retro_rule* rule, const gr_tree* t, offers* o)
     }
 }
 
-static double best_of(const offers* o, const bool* used, const gr_tree* t, const double* score)
+typedef struct choice {
+    const offers* o;
+    const gr_tree* t;
+    const gr_round* r;
+    bool used[OWNERS];
+    bool must_end; /* nothing may be left to choose */
+} choice;
+
+static int64_t price(const choice* c, int node) { return c->r->horizon - c->t->turn[node]; }
+
+static double best_of(const choice* c, int64_t turns)
 {
     double best = -1;
-    for (int k = 0; k < o->n_owners; k++) {
-        for (int i = 1; i < t->n_nodes && o->may[k] && !used[k]; i++) {
-            if (o->has[k][i]) best = fmax(best, score[i]);
+    for (int k = 0; k < c->o->n_owners; k++) {
+        for (int i = 1; i < c->t->n_nodes && c->o->may[k] && !c->used[k]; i++) {
+            if (c->o->has[k][i] && price(c, i) <= turns) best = fmax(best, c->r->score[i]);
         }
     }
     return best;
 }
 
-/* Can decisions d[0..n) be the best offers one after the other, each branch used once? */
-static bool explained(const offers* o, bool* used, const gr_tree* t, const double* score,
-                      const gr_decision* d, int n)
+/* Can decisions d[0..n) be the best offers one after the other, each branch used once and each restart
+ * paid to the horizon? */
+static bool explained(choice* c, int64_t turns, const gr_decision* d, int n)
 {
-    if (n == 0) return true;
-    if (score[d->node] != best_of(o, used, t, score)) return false;
-    for (int k = 0; k < o->n_owners; k++) {
-        if (!o->may[k] || used[k] || !o->has[k][d->node]) continue;
-        used[k] = true;
-        if (explained(o, used, t, score, d + 1, n - 1)) return true;
-        used[k] = false;
+    if (n == 0) return !c->must_end || best_of(c, turns) < 0;
+    if (c->r->score[d->node] != best_of(c, turns)) return false;
+    for (int k = 0; k < c->o->n_owners; k++) {
+        if (!c->o->may[k] || c->used[k] || !c->o->has[k][d->node]) continue;
+        c->used[k] = true;
+        if (explained(c, turns - price(c, d->node), d + 1, n - 1)) return true;
+        c->used[k] = false;
     }
     return false;
 }
@@ -420,8 +446,7 @@ static void watch_retro(void* arg, const gr_tree* t, const gr_round* r, const gr
 {
     static offers o;
     retro_rule* rule = arg;
-    bool used[OWNERS] = {false};
-    int solved = 0, failed = 0, leaves = n_leaves(t), able = 0;
+    int solved = 0, failed = 0, leaves = n_leaves(t);
     if (r->number == 0) return;
     for (int i = 1; i < t->n_nodes; i++) {
         if (t->status[i] == GR_INNER || t->status[i] == GR_ERROR) continue;
@@ -435,14 +460,12 @@ static void watch_retro(void* arg, const gr_tree* t, const gr_round* r, const gr
         return;
     }
     collect_offers(rule, t, &o);
-    for (int k = 0; k < o.n_owners; k++) {
-        bool any = false;
-        for (int i = 1; i < t->n_nodes; i++) any = any || o.has[k][i];
-        able += o.may[k] && any;
-    }
     int room = rule->max_leaves > 0 ? GR_MAX(rule->max_leaves - leaves, 0) : 1000;
-    assert_int_equal(n, GR_MIN(GR_MIN(rule->restarts, able), room));
-    assert_true(explained(&o, used, t, r->score, d, n));
+    int most = GR_MIN(rule->restarts, room);
+    int64_t turns = t->turn_cap > 0 ? t->turn_cap - t->env_turns : 100000;
+    choice c = {.o = &o, .t = t, .r = r, .must_end = n < most};
+    assert_true(n <= most);
+    assert_true(explained(&c, turns, d, n));
     for (int i = 0; i < n; i++) {
         assert_int_equal(d[i].n_children, 1);
         assert_int_equal(t->status[d[i].node], GR_INNER);
@@ -450,13 +473,14 @@ static void watch_retro(void* arg, const gr_tree* t, const gr_round* r, const gr
     }
     rule->restarted += n;
     rule->full += room < rule->restarts;
+    rule->unpaid += n < most && turns < 1000;
 }
 
 static void patr_retro_restarts_the_best_failures(void** state)
 {
     (void)state;
     gr_tree t = {0};
-    int restarted = 0, skipped = 0, full = 0, twice = 0;
+    int restarted = 0, skipped = 0, full = 0, twice = 0, unpaid = 0;
     for (uint64_t key = 1; key <= 900; key++) {
         dice d = {.key = key};
         retro_rule rule = {.rounds = choose(&d, 4),
@@ -478,14 +502,16 @@ static void patr_retro_restarts_the_best_failures(void** state)
                     .group = 1 + choose(&d, 5),
                     .watch = watch_retro,
                     .watch_arg = &rule};
+        if (key % 2) g.turn_cap = 10 * g.group + choose(&d, 20);
         grow(&g, &t, key);
         restarted += rule.restarted;
         skipped += rule.skipped;
         full += rule.full;
         twice += rule.twice;
+        unpaid += rule.unpaid;
         free(s);
     }
-    assert_true(restarted > 500 && skipped > 100 && full > 50 && twice > 1);
+    assert_true(restarted > 500 && skipped > 100 && full > 50 && twice > 1 && unpaid > 50);
     gr_tree_free(&t);
 }
 

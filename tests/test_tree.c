@@ -439,6 +439,7 @@ static void spoil_branch(gr_tree* t) { t->branch[t->n_nodes - 1]++; }
 static void spoil_status(gr_tree* t) { t->status[1] = GR_TERMINAL; }
 static void spoil_parent(gr_tree* t) { t->parent[t->n_nodes - 1] = 0; }
 static void spoil_tokens(gr_tree* t) { t->n_obs[0] += 1000; }
+static void spoil_overlap(gr_tree* t) { t->n_obs[1]++; } /* into the next node's tokens */
 static void spoil_turn(gr_tree* t) { t->turn[2]++; }
 
 static void check_finds_damage(void** state)
@@ -446,7 +447,7 @@ static void check_finds_damage(void** state)
     (void)state;
     void (*const spoil[])(gr_tree*) = {spoil_turns,  spoil_cap,     spoil_reserved, spoil_grant,
                                        spoil_uid,    spoil_ordinal, spoil_branch,   spoil_status,
-                                       spoil_parent, spoil_tokens,  spoil_turn};
+                                       spoil_parent, spoil_tokens,  spoil_turn,     spoil_overlap};
     gr_tree t = {0};
     grow_named(&t, &lively, "patr", "interval=2", "random", 4, 0, 8);
     for (int i = 0; i < GR_COUNT(spoil); i++) {
