@@ -89,7 +89,8 @@ gr_status gr_state_save(const char* folder, const gr_train_state* s, int64_t opt
     fputc('{', f);
     for (int i = 0; i < GR_COUNT(fields); i++) print_field(f, i, &state);
     fputs("\n}\n", f);
-    GR_ASSERT(fclose(f) == 0, "out of memory");
+    bool written = fclose(f) == 0;
+    GR_ASSERT(written, "out of memory");
     (void)snprintf(path, sizeof path, "%s/state.json", folder);
     gr_status st = gr_write_file(path, text, n);
     free(text);
@@ -181,7 +182,8 @@ gr_status gr_model_config_save(const char* folder, const gr_model_config* m)
     fprintf(f, "  \"qkv_bias\": %s,\n  \"qk_norm\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
             m->qkv_bias ? "true" : "false", m->qk_norm ? "true" : "false",
             m->tied ? "true" : "false");
-    GR_ASSERT(fclose(f) == 0, "out of memory");
+    bool written = fclose(f) == 0;
+    GR_ASSERT(written, "out of memory");
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     gr_status st = gr_write_file(path, text, n);
     free(text);

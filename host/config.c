@@ -116,8 +116,8 @@ bool gr_config_holds(const gr_config* c, const char* condition, char* now, size_
     char section[64], key[64], value[GR_VALUE_MAX];
     int n = 0;
     if (no) condition++;
-    GR_ASSERT(sscanf(condition, "%63[^.].%63[^=]=%n", section, key, &n) == 2 && n > 0, "%s",
-              condition);
+    int parts = sscanf(condition, "%63[^.].%63[^=]=%n", section, key, &n);
+    GR_ASSERT(parts == 2 && n > 0, "%s", condition);
     int i = gr_config_find_block(c, section);
     const gr_setting* s = i < 0 ? NULL : gr_config_find_setting(c->block[i].block, key);
     GR_ASSERT(s != NULL, "%s names no setting", condition);

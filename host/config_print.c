@@ -61,7 +61,8 @@ char* gr_config_print(const gr_config* c)
         before = ",\n";
     }
     fputs("\n}\n", f);
-    GR_ASSERT(fclose(f) == 0 && out != NULL, "out of memory");
+    bool whole = fclose(f) == 0;
+    GR_ASSERT(whole, "out of memory");
     return out;
 }
 

@@ -45,7 +45,8 @@ gr_status gr_metrics_write(gr_run_log* log, int64_t step, const gr_metrics* m)
         gr_json_number(f, m->item[i].value);
     }
     fputs("}\n", f);
-    GR_ASSERT(fclose(f) == 0, "out of memory");
+    bool whole = fclose(f) == 0;
+    GR_ASSERT(whole, "out of memory");
     errno = EIO;
     bool failed = gr_fault("record.write") || fwrite(line, 1, n, log->metrics) != n ||
                   fflush(log->metrics) != 0;

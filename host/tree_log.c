@@ -116,7 +116,8 @@ gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c)
     }
     fputs("]}\n", f);
     free(b);
-    GR_ASSERT(fclose(f) == 0, "out of memory");
+    bool whole = fclose(f) == 0;
+    GR_ASSERT(whole, "out of memory");
     errno = EIO;
     bool failed =
         gr_fault("record.write") || fwrite(line, 1, n, log->trees) != n || fflush(log->trees) != 0;

@@ -80,9 +80,9 @@ deny() { # deny ROOMS CALL REASON [EXCEPT]; all but REASON are regular expressio
 }
 any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
-# Buffers of files, opened devices and the self-check of the page pool are no part of a step.
+# Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/device|model/safetensors|model/weights|model/kv)\.c'
+    '(kernels/device|kernels/cpu/onednn|model/safetensors|model/weights|model/kv)\.c'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'
