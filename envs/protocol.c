@@ -13,21 +13,17 @@
 /* Bytes of the well-formed sequence at s (RFC 3629), 0 if there is none. */
 static int utf8_length(const unsigned char* s, size_t n)
 {
-    int more = s[0] < 0x80   ? 0
-               : s[0] < 0xc2 ? -1
-               : s[0] < 0xe0 ? 1
-               : s[0] < 0xf0 ? 2
-               : s[0] < 0xf5 ? 3
-                             : -1;
-    if (more < 0 || (size_t)more >= n) return 0;
-    for (int i = 1; i <= more; i++) {
+    if (s[0] < 0x80) return 1;
+    int length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || (size_t)length > n) return 0;
+    for (int i = 1; i < length; i++) {
         if ((s[i] & 0xc0) != 0x80) return 0;
     }
     if (s[0] == 0xe0 && s[1] < 0xa0) return 0; /* too long a form */
     if (s[0] == 0xed && s[1] > 0x9f) return 0; /* surrogates */
     if (s[0] == 0xf0 && s[1] < 0x90) return 0;
     if (s[0] == 0xf4 && s[1] > 0x8f) return 0; /* above U+10FFFF */
-    return more + 1;
+    return length;
 }
 
 static bool is_utf8(const char* text, size_t n)

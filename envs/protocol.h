@@ -25,8 +25,8 @@
  *
  * Fields mean what envs/env.h says. A process holds many episodes; grove numbers them. "end" is running,
  * terminal or time_limit; "signals" has one number for each name of hello. Keys and hashes are 64-bit
- * numbers in hexadecimal, because JSON numbers lose bits. Texts are at most text_max bytes; bytes of an
- * action that are no UTF-8 text come as U+FFFD. Fields not named here are ignored.
+ * numbers in hexadecimal, because JSON numbers lose bits. Texts are at most text_max bytes and hold no
+ * U+0000; bytes of an action that are no UTF-8 text come as U+FFFD. Fields not named here are ignored.
  *
  * A world must be repeatable: split, task, key and actions decide every answer. That is how an episode
  * outlives its process, and how a world without "fork" is forked: its actions are played again on a

@@ -28,16 +28,16 @@ static void on_closed(uv_handle_t* handle)
 /* What the process started itself must not outlive it and keep the pipes open. */
 static void kill_group(const gr_worker* w)
 {
-    if (w->process.pid > 0) (void)kill(-w->process.pid, SIGKILL);
+    if (w->process.pid > 0 && !w->exited) (void)kill(-w->process.pid, SIGKILL);
 }
 
 static void on_exit_status(uv_process_t* process, int64_t status, int signal)
 {
     gr_worker* w = process->data;
+    kill_group(w); /* its children; after this the number may be another's */
     w->exited = w->fresh = true;
     w->exit_status = (int)status;
     w->exit_signal = signal;
-    kill_group(w);
     if (w->closing) uv_close((uv_handle_t*)process, on_closed);
 }
 
@@ -88,11 +88,10 @@ static void on_written(uv_write_t* write, int status)
     w->is_writing = false;
     w->writing.n = 0;
     if (w->closing) return;
-    if (status < 0) {
-        w->ended = w->fresh = true; /* nobody reads: no answer will come */
-    } else {
+    if (status < 0)
+        kill_group(w); /* it reads no more. What it has answered is still in the pipe. */
+    else
         write_queued(w);
-    }
 }
 
 static void write_queued(gr_worker* w)
@@ -109,7 +108,7 @@ static void write_queued(gr_worker* w)
                  : uv_write(&w->write, (uv_stream_t*)&w->in, &b, 1, on_written);
     if (rc < 0) {
         w->is_writing = false;
-        w->ended = w->fresh = true;
+        kill_group(w);
     }
 }
 

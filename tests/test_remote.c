@@ -490,6 +490,29 @@ static void harm_costs_only_its_own_trajectory(void** state)
     assert_no_children_left();
 }
 
+/* An answer that is in the pipe when its process dies counts, even if a write fails before it is read. */
+static void answers_outlive_their_process(void** state)
+{
+    (void)state;
+    gr_envs* e = open_world(HOSTILE, 1, 60, 4);
+    int h[4];
+    for (int i = 0; i < 4; i++) h[i] = reset(e, i, 0);
+    step(e, h[0], "go\n");
+    step(e, h[1], "exit\n");
+    usleep(300000);
+    step(e, h[2], "go\n");
+    step(e, h[3], "go\n");
+    gr_env_reply r;
+    for (int i = 0; i < 4; i++) {
+        assert_true(gr_envs_poll(e, &r, true));
+        if (r.handle == h[1])
+            assert_int_equal(r.error, GR_ENV_CRASH);
+        else
+            check_text(&r, mix(mix_reset(r.handle, 0), "go\n"));
+    }
+    gr_envs_close(e);
+}
+
 /* Random requests against a mirror of every handle's state. */
 static void play_at_random(gr_envs* e, bool forks, uint64_t seed, int rounds, int harm_every)
 {
@@ -751,6 +774,7 @@ int main(void)
         cmocka_unit_test(a_chain_of_forks_costs_no_more_than_its_steps),
         cmocka_unit_test(deadlines_run_from_when_it_is_ones_turn),
         cmocka_unit_test(harm_costs_only_its_own_trajectory),
+        cmocka_unit_test(answers_outlive_their_process),
         cmocka_unit_test(any_order_of_requests_gives_the_states_it_should),
         cmocka_unit_test(a_world_that_is_not_repeatable_is_found_out),
         cmocka_unit_test(a_bad_start_is_an_error_with_a_reason),
