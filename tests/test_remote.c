@@ -490,6 +490,24 @@ static void harm_costs_only_its_own_trajectory(void** state)
     assert_no_children_left();
 }
 
+/* Two answers to one request: once nothing is owed, nobody is to blame for the second. */
+static void answers_nobody_asked_for_end_the_process(void** state)
+{
+    (void)state;
+    gr_envs* e = open_world(HOSTILE, 1, 60, 4);
+    int a = reset(e, 1, 0), b = reset(e, 2, 0);
+    step(e, a, "twice\n");
+    gr_env_reply r = wait_for(e, a);
+    check_text(&r, mix(mix_reset(1, 0), "twice\n"));
+    gr_envs_free(e, a);
+    usleep(300000);
+    assert_false(gr_envs_poll(e, &r, false));
+    step(e, b, "go\n");
+    r = wait_for(e, b);
+    check_text(&r, mix(mix_reset(2, 0), "go\n"));
+    gr_envs_close(e);
+}
+
 /* An answer that is in the pipe when its process dies counts, even if a write fails before it is read. */
 static void answers_outlive_their_process(void** state)
 {
@@ -774,6 +792,7 @@ int main(void)
         cmocka_unit_test(a_chain_of_forks_costs_no_more_than_its_steps),
         cmocka_unit_test(deadlines_run_from_when_it_is_ones_turn),
         cmocka_unit_test(harm_costs_only_its_own_trajectory),
+        cmocka_unit_test(answers_nobody_asked_for_end_the_process),
         cmocka_unit_test(answers_outlive_their_process),
         cmocka_unit_test(any_order_of_requests_gives_the_states_it_should),
         cmocka_unit_test(a_world_that_is_not_repeatable_is_found_out),
