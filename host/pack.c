@@ -1,15 +1,16 @@
 /* pack.c - trees to micro-batches.
  *
- * A tree is walked depth-first over its context links. The walk keeps the path that is open and what
- * of it the current piece holds; tokens are written only when a trained node needs them, its missing
- * ancestors first. So prompts, cut prefixes and branches that teach nothing follow one rule:
+ * A tree is walked depth-first over its context links. The walk keeps the path that is open and
+ * what of it the current piece holds; tokens are written only when a trained node needs them, its
+ * missing ancestors first. So prompts, cut prefixes and branches that teach nothing follow one
+ * rule:
  *
  *     path    R ── A1 ── A3              piece 1 is full before A3; piece 2 begins with R and A1,
  *     piece 1 [R][A1 *][A2 *]            written again without rows, and A3 has the rows that were
  *     piece 2 [R][A1][A3 *]              not in piece 1 (* = rows)
  *
- * Leaving a node fixes the subtree_end of its tokens. Credit goes along parent links: every leaf adds
- * its weight and its weighted advantage, by sign, to the nodes of its path. */
+ * Leaving a node fixes the subtree_end of its tokens. Credit goes along parent links: every leaf
+ * adds its weight and its weighted advantage, by sign, to the nodes of its path. */
 #include "host/pack.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ struct gr_pack_scratch {
     int depth;
 };
 
-/* ---- weights of leaves ----------------------------------------------------------------------------- */
+/* ---- weights of leaves ----------------------------------------------------------------------- */
 
 /* |y|: trained tokens of the full path, shared ones included. */
 static int64_t trained_tokens(const gr_tree* t, int leaf)
@@ -110,7 +111,7 @@ static double sharing(const gr_config_loss* loss, int n)
     return loss->weighting == GR_WEIGHT_ONCE_MEAN ? 1.0 / n : 1;
 }
 
-/* ---- one tree ---------------------------------------------------------------------------------------- */
+/* ---- one tree -------------------------------------------------------------------------------- */
 
 typedef struct packer {
     gr_pack* p;
@@ -310,7 +311,7 @@ static gr_status pack_tree(packer* k, const gr_tree* t)
     return GR_OK;
 }
 
-/* ---- a minibatch ---------------------------------------------------------------------------------------- */
+/* ---- a minibatch ----------------------------------------------------------------------------- */
 
 static gr_status begin(packer* k)
 {

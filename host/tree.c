@@ -1,7 +1,8 @@
 /* tree.c - the rollout tree as arrays of nodes.
  *
  * Life of a node. A child is born acting; its action and then the world's answer are appended; it
- * stays open as the live end of its branch, becomes inner when it gets a child, or is closed for good:
+ * stays open as the live end of its branch, becomes inner when it gets a child, or is closed for
+ * good:
  *
  *     add_child          set_action, set_result, set_obs            add_child
  *        └──> ACTING ───────────────┬───────────────> OPEN ──────────────────> INNER
@@ -15,14 +16,14 @@
  *     token: ..[A's action][B's action]           A's observation arrives
  *            ..[   hole   ][B's action][A's action|A's observation]
  *
- * Turns. Every live branch holds a grant of turns that it may still take (turns_left); the grants add
- * up to turns_reserved, and with a cap nothing is granted that the cap does not hold:
+ * Turns. Every live branch holds a grant of turns that it may still take (turns_left); the grants
+ * add up to turns_reserved, and with a cap nothing is granted that the cap does not hold:
  *
  *     |== env_turns ==|-- grant of branch 0 --|-- grant of branch 1 --|.. free ..| turn_cap
  *
  * A turn moves one unit from a grant to env_turns; closing frees what is left. The first child of a
- * leaf takes over the leaf's grant; every other child needs a new one. New grants are made in rounds
- * only, when no branch runs, so they do not depend on which branch was faster. */
+ * leaf takes over the leaf's grant; every other child needs a new one. New grants are made in
+ * rounds only, when no branch runs, so they do not depend on which branch was faster. */
 #include "host/tree.h"
 
 #include <math.h>
@@ -50,7 +51,7 @@ static void* take(size_t n, size_t elem_size)
     return p;
 }
 
-/* ---- growing ---------------------------------------------------------------------------------------- */
+/* ---- growing --------------------------------------------------------------------------------- */
 
 void gr_tree_reset(gr_tree* t, int64_t step, int slot, int attempt, int64_t task, uint64_t key,
                    int64_t turn_cap)
@@ -245,10 +246,11 @@ void gr_tree_close(gr_tree* t, int node, gr_node_status status)
     t->turns_left[node] = 0;
 }
 
-/* ---- canonical order ----------------------------------------------------------------------------------- */
+/* ---- canonical order ------------------------------------------------------------------------- */
 
-/* Breadth-first order. Siblings are numbered in the order of their ordinals, because that is the order
- * in which they were made; so pushing each node's children in turn gives turn, parent, ordinal. */
+/* Breadth-first order. Siblings are numbered in the order of their ordinals, because that is the
+ * order in which they were made; so pushing each node's children in turn gives turn, parent,
+ * ordinal. */
 static void breadth_first(const gr_tree* t, int32_t* order, int32_t* first, int32_t* next)
 {
     int n = 1;
@@ -332,7 +334,7 @@ void gr_tree_order(gr_tree* t)
     free(order);
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 int gr_tree_path_length(const gr_tree* t, int node)
 {
@@ -399,12 +401,11 @@ int gr_tree_n_children(const gr_tree* t, int node)
     return n;
 }
 
-/* ---- counted leaves --------------------------------------------------------------------------------------
- *
- * A node with children is inner, whatever became of them: where every child failed with an error, the
- * path up to there has no outcome of its own, so the node is no leaf and nothing of it is credited.
- * "Counted children" are those with a counted leaf at or below them. */
+/* ---- counted leaves -------------------------------------------------------------------------- */
 
+/* A node with children is inner, whatever became of them: where every child failed with an error,
+ * the path up to there has no outcome of its own, so the node is no leaf and nothing of it is
+ * credited. "Counted children" are those with a counted leaf at or below them. */
 static bool counted(const gr_tree* t, int node)
 {
     gr_node_status s = t->status[node];
@@ -438,7 +439,8 @@ bool gr_tree_is_fork(const gr_tree* t, int node)
 }
 
 /* Nodes whose siblings share a weight: the children of a fork, and those children of the root that
- * belong to one branch (expansions at the root join one), so that a branch's leaves weigh 1 together. */
+ * belong to one branch (expansions at the root join one), so that a branch's leaves weigh 1
+ * together. */
 static int family(const gr_tree* t, int node)
 {
     return t->parent[node] > 0 ? t->parent[node] : t->n_nodes + t->branch[node];
@@ -463,7 +465,7 @@ void gr_tree_split(const gr_tree* t, const int32_t* leaf, int n_leaves, double* 
     free(members);
 }
 
-/* ---- self-check -------------------------------------------------------------------------------------------- */
+/* ---- self-check ------------------------------------------------------------------------------ */
 
 static void check_links(const gr_tree* t, int i, int32_t* n_children, int* branches)
 {

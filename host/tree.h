@@ -11,8 +11,9 @@
  *                          +-- n2 [a|obs]                              1
  *                          +-- n3 [a|obs]                              2
  *
- * Structure of arrays, no per-node malloc. Nodes are numbered in order of creation, so a parent comes
- * before its children. Only the functions here change a tree; it is closed before credit is assigned. */
+ * Structure of arrays, no per-node malloc. Nodes are numbered in order of creation, so a parent
+ * comes before its children. Only the functions here change a tree; it is closed before credit is
+ * assigned. */
 #pragma once
 #include "envs/env.h"
 #include "host/arena.h"
@@ -74,15 +75,15 @@ void gr_tree_free(gr_tree* t);
 
 /* The root with its prompt and first observation. Returns 0. */
 int gr_tree_add_root(gr_tree* t, const int32_t* token, int n, int horizon);
-/* A child of `parent` that will act: next ordinal, uid derived from the parent's, branch inherited; a
- * child of the root with branch < 0 opens the next branch. Grants it turns within the tree's cap:
+/* A child of `parent` that will act: next ordinal, uid derived from the parent's, branch inherited;
+ * a child of the root with branch < 0 opens the next branch. Grants it turns within the tree's cap:
  * -1 and no change if not one turn is left. */
 int gr_tree_add_child(gr_tree* t, int parent, int branch);
 void gr_tree_set_action(gr_tree* t, int node, const int32_t* token, const double* logp, int n,
                         uint64_t version);
 void gr_tree_set_obs(gr_tree* t, int node, const int32_t* token, int n);
-/* What the world answered; leaves status OPEN or sets TERMINAL / TIME_LIMIT. Counts the turn. On the
- * root: signals and hash of the reset, nothing is counted. */
+/* What the world answered; leaves status OPEN or sets TERMINAL / TIME_LIMIT. Counts the turn. On
+ * the root: signals and hash of the reset, nothing is counted. */
 void gr_tree_set_result(gr_tree* t, int node, const gr_obs* obs);
 /* Turns that are neither taken nor granted; INT64_MAX without a cap. */
 int64_t gr_tree_turns_free(const gr_tree* t);
@@ -93,9 +94,9 @@ static inline int gr_node_tokens(const gr_tree* t, int node)
 {
     return t->n_action[node] + t->n_obs[node];
 }
-/* Renumbers nodes (and their tokens) into canonical order: by turn, then by the parent's number, then by
- * ordinal. Branches of one tree finish turns in an order that depends on the batch; after this the
- * arrays do not. Only while no branch is running. */
+/* Renumbers nodes (and their tokens) into canonical order: by turn, then by the parent's number,
+ * then by ordinal. Branches of one tree finish turns in an order that depends on the batch; after
+ * this the arrays do not. Only while no branch is running. */
 void gr_tree_order(gr_tree* t);
 
 /* Tokens from the root to the end of `node` along context links; returns their number. */
@@ -109,13 +110,14 @@ bool gr_tree_same_action(const gr_tree* t, int a, int b); /* equal action tokens
 int gr_tree_n_children(const gr_tree* t, int node);       /* policy and demo */
 bool gr_tree_is_fork(const gr_tree* t, int node);
 
-/* Counted leaf: policy or demo, without policy or demo children, ended, not an error. Fills `leaf` in
- * node order and returns their number. */
+/* Counted leaf: policy or demo, without policy or demo children, ended, not an error. Fills `leaf`
+ * in node order and returns their number. */
 int gr_tree_leaves(const gr_tree* t, int32_t* leaf, int cap);
-/* Split multiplicity of each leaf: product over the forks on its path of 1/(counted children); children
- * of the root that belong to one branch share its weight, so the sum over a tree is its number of
- * initial branches with counted leaves. A counted child has a counted leaf at or below it. */
+/* Split multiplicity of each leaf: product over the forks on its path of 1/(counted children);
+ * children of the root that belong to one branch share its weight, so the sum over a tree is its
+ * number of initial branches with counted leaves. A counted child has a counted leaf at or below
+ * it. */
 void gr_tree_split(const gr_tree* t, const int32_t* leaf, int n_leaves, double* s);
 
-/* Recounts everything that is stored twice (children, turns, tokens, reservations); panics if wrong. */
+/* Recounts what is stored twice (children, turns, tokens, reservations); panics if wrong. */
 void gr_tree_check(const gr_tree* t);

@@ -1,9 +1,9 @@
-/* grow.h - grows trees without a model: a scripted policy in a scripted world, strategies and scorers
- * as in a run. Shared by the tests of tree, strategy, advantage and pack.
+/* grow.h - grows trees without a model: a scripted policy in a scripted world, strategies and
+ * scorers as in a run. Shared by the tests of tree, strategy, advantage and pack.
  *
- * The world is a walk on the integers. A turn's first action token says up (1) or down (0); more action
- * tokens, observations, rewards and ends are drawn under the node's uid, so what happens depends on the
- * path alone, while `order` says which running branch moves next. */
+ * The world is a walk on the integers. A turn's first action token says up (1) or down (0); more
+ * action tokens, observations, rewards and ends are drawn under the node's uid, so what happens
+ * depends on the path alone, while `order` says which running branch moves next. */
 #pragma once
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 #include "host/scorer/scorer.h"
 #include "host/strategy/strategy.h"
 
-/* ---- randomness of the tests ------------------------------------------------------------------ */
+/* ---- randomness of the tests ----------------------------------------------------------------- */
 
 typedef struct dice {
     uint64_t key, at;
@@ -28,7 +28,7 @@ typedef struct dice {
 static inline double chance(dice* d) { return gr_uniform(d->key, d->at++); }
 static inline int choose(dice* d, int n) { return (int)(chance(d) * n); }
 
-/* ---- settings --------------------------------------------------------------------------------- */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 static inline void set_value(const gr_setting* s, void* block, const char* value)
 {
@@ -82,7 +82,7 @@ static inline void* settings_of(const gr_block* b, const char* pairs)
     return block;
 }
 
-/* ---- world and policy --------------------------------------------------------------------------- */
+/* ---- world and policy ------------------------------------------------------------------------ */
 
 typedef struct toy {
     double p_up;        /* probability of a step up */
@@ -140,7 +140,7 @@ static inline void toy_step(const toy* w, gr_tree* t, int node, gr_obs* o)
     o->signal[1] = draw(t, node, DRAW_LUCK);
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 typedef struct grower {
     const toy* world;

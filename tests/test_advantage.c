@@ -22,7 +22,7 @@ static void grow_any(gr_tree* t, uint64_t key)
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
-/* ---- groups -------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static void groups_follow_their_formulas(void** state)
 {
@@ -90,7 +90,7 @@ static void equal_rewards_and_singletons_give_exactly_0(void** state)
     }
 }
 
-/* ---- trees ------------------------------------------------------------------------------------------ */
+/* ---- trees ----------------------------------------------------------------------------------- */
 
 static void leaves_and_returns_are_the_trees(void** state)
 {
@@ -161,7 +161,7 @@ static void tree_grpo_adds_both_comparisons(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- sibling --------------------------------------------------------------------------------------------- */
+/* ---- sibling --------------------------------------------------------------------------------- */
 
 /* V by its definition: split-weighted mean return of the leaves below. */
 static double value_of(const gr_credit* c, int node)
@@ -214,7 +214,7 @@ static void sibling_compares_at_forks_and_hands_down(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- groups that cannot teach --------------------------------------------------------------------------------- */
+/* ---- groups that cannot teach ---------------------------------------------------------------- */
 
 static void set_returns(gr_tree* t, double value)
 {
@@ -273,7 +273,7 @@ static void singletons_and_empty_trees_are_idle(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- what credit must not see ------------------------------------------------------------------------------------ */
+/* ---- what credit must not see ---------------------------------------------------------------- */
 
 static uint64_t credit_hash(const gr_credit* c)
 {

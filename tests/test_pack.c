@@ -19,7 +19,7 @@ static const char* const strategies[][2] = {{"flat", ""},
                                             {"patr_retro", "restarts=3"},
                                             {"tree_grpo", "n=3 l=2"}};
 
-/* ---- a forest whose tokens are all different --------------------------------------------------------- */
+/* ---- a forest whose tokens are all different ------------------------------------------------- */
 
 #define TREES  3
 #define TOKENS 16384
@@ -82,7 +82,7 @@ static void free_woods(woods* f)
     }
 }
 
-/* ---- the loss of flat rows, by definition ----------------------------------------------------------------- */
+/* ---- the loss of flat rows, by definition ---------------------------------------------------- */
 
 static const struct {
     double low, high, dual, kl, entropy;
@@ -187,7 +187,7 @@ static double flat_loss(const woods* f, const gr_config_loss* loss, int objectiv
     return sum;
 }
 
-/* ---- the loss of packed rows ------------------------------------------------------------------------------------ */
+/* ---- the loss of packed rows ----------------------------------------------------------------- */
 
 static double packed_loss(const woods* f, const gr_pack* p, int objective, double* slope)
 {
@@ -230,7 +230,7 @@ static void assert_same_loss(const woods* f, const gr_pack* p, const gr_config_l
     }
 }
 
-/* ---- the structure of a pack --------------------------------------------------------------------------------------- */
+/* ---- the structure of a pack ----------------------------------------------------------------- */
 
 /* Tokens that predict token u, from the tree. */
 static int context_of(const woods* f, int u, int32_t* out)
@@ -317,7 +317,7 @@ static const gr_config_loss losses[] = {
     {.weighting = GR_WEIGHT_ONCE_MEAN, .aggregation = GR_AGG_TOKEN_MEAN},
 };
 
-/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void folded_loss_is_the_loss_of_flat_rows(void** state)
 {
@@ -373,7 +373,7 @@ static void folds_with_contexts_and_untrained_turns(void** state)
             for (int i = 1; i < t->n_nodes; i++) {
                 t->train[i] = t->train[i] && choose(&d, 5) > 0;
                 untrained += !t->train[i];
-                /* a node that ended in error stands in for a rendered context: no leaf, no action */
+                /* a failed node stands in for a rendered context: no leaf, no action */
                 if (t->status[i] != GR_ERROR) continue;
                 t->kind[i] = GR_CONTEXT;
                 t->context[i] = -1;
@@ -405,7 +405,7 @@ static void folds_with_contexts_and_untrained_turns(void** state)
     free_woods(&f);
 }
 
-/* R[3], A1[2|2] and B1[3|2] under R, A2[2|1] and A3[2|2] under A1; tokens are numbered in packed order. */
+/* R[3], A1[2|2] and B1[3|2] under R, A2[2|1] and A3[2|2] under A1; tokens in packed order. */
 static void worked_example(gr_tree* t)
 {
     static const struct {
@@ -554,8 +554,8 @@ static void what_teaches_nothing_is_not_packed(void** state)
     gr_tree_free(&t);
 }
 
-/* An idle group is left out, KL and entropy included, unless count_idle_groups; then it has weights and
- * no advantages. A branch in error is left out in either case. */
+/* An idle group is left out, KL and entropy included, unless count_idle_groups; then it has weights
+ * and no advantages. A branch in error is left out in either case. */
 static void idle_groups_and_errors_stay_outside(void** state)
 {
     (void)state;
@@ -589,7 +589,7 @@ static void idle_groups_and_errors_stay_outside(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- scores never reach the batch -------------------------------------------------------------------------------------- */
+/* ---- scores never reach the batch ------------------------------------------------------------ */
 
 /* Another scorer with the same order of nodes: the same decisions where nothing is pruned. */
 static void cubed(const void* settings, const gr_tree* t, const gr_world* world, uint64_t key,
@@ -653,7 +653,7 @@ static void another_scorer_with_equal_decisions_gives_equal_batches(void** state
     gr_tree_free(&t);
 }
 
-/* ---- gradients through the network -------------------------------------------------------------------------------------- */
+/* ---- gradients through the network ----------------------------------------------------------- */
 
 static const gr_loss_params full_loss = {
     .kind = GR_LOSS_POLICY,

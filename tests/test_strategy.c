@@ -1,5 +1,6 @@
 /* Strategies and scorers: what each checkpoint decides is recomputed here from its published rule,
- * trees have the counts that follow from it, and a strategy differs from another only where it should. */
+ * trees have the counts that follow from it, and a strategy differs from another only where it
+ * should. */
 #include "tests/grow.h"
 
 static const toy straight = {.p_up = 0.5, .goal = 1, .horizon = 10, .max_action = 2, .max_obs = 2};
@@ -13,7 +14,7 @@ static const toy lively = {.p_up = 0.5,
 
 static int n_leaves(const gr_tree* t) { return gr_tree_leaves(t, NULL, 0); }
 
-/* ---- counts --------------------------------------------------------------------------------------- */
+/* ---- counts ---------------------------------------------------------------------------------- */
 
 /* Leaves and turns of a checkpoint tree in which nothing ends early. */
 static void count_patr(int b0, int m, int k, int interval, int horizon, int* leaves, int* turns)
@@ -92,7 +93,7 @@ static void tree_grpo_has_its_published_counts(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- patr: each checkpoint ---------------------------------------------------------------------------- */
+/* ---- patr: each checkpoint ------------------------------------------------------------------- */
 
 typedef struct patr_rule {
     double alpha;
@@ -272,7 +273,7 @@ static void tree_random_is_patr_with_equal_scores(void** state)
     gr_tree_free(&c);
 }
 
-/* ---- loops ------------------------------------------------------------------------------------------------ */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 static void loops_are_counted_in_turns(void** state)
 {
@@ -332,7 +333,7 @@ static void straight_paths_survive_by_default(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- tree_grpo: each draw ------------------------------------------------------------------------------------ */
+/* ---- tree_grpo: each draw -------------------------------------------------------------------- */
 
 typedef struct draws {
     int count[64]; /* by turn of the chosen node, first round only */
@@ -376,7 +377,7 @@ static void tree_grpo_draws_nodes_uniformly(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- patr_retro: each round -------------------------------------------------------------------------------------- */
+/* ---- patr_retro: each round ------------------------------------------------------------------ */
 
 typedef struct retro_rule {
     int rounds, restarts, max_leaves;
@@ -427,8 +428,8 @@ static double best_of(const choice* c, int64_t turns)
     return best;
 }
 
-/* Can decisions d[0..n) be the best offers one after the other, each branch used once and each restart
- * paid to the horizon? */
+/* Can decisions d[0..n) be the best offers one after the other, each branch used once and each
+ * restart paid to the horizon? */
 static bool explained(choice* c, int64_t turns, const gr_decision* d, int n)
 {
     if (n == 0) return !c->must_end || best_of(c, turns) < 0;
@@ -515,9 +516,9 @@ static void patr_retro_restarts_the_best_failures(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- turn caps ---------------------------------------------------------------------------------------------------- */
+/* ---- turn caps ------------------------------------------------------------------------------- */
 
-/* Branching that a tree's turns cannot pay for in full is left out, so no branch is cut by the cap. */
+/* Branching that a tree's turns cannot pay for in full is left out: no branch is cut by the cap. */
 static void caps_skip_branches_instead_of_cutting_them(void** state)
 {
     (void)state;
@@ -543,7 +544,7 @@ static void caps_skip_branches_instead_of_cutting_them(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- unbiasedness ---------------------------------------------------------------------------------------------------- */
+/* ---- unbiasedness ---------------------------------------------------------------------------- */
 
 /* Probability that a fair walk of n steps ends at `goal` or above. */
 static double walk_success(int n, int goal)
@@ -559,8 +560,8 @@ static double walk_success(int n, int goal)
     return sum;
 }
 
-/* Better prefixes get more leaves, so the plain mean over leaves flatters the policy; multiplicities
- * undo that exactly. */
+/* Better prefixes get more leaves, so the plain mean over leaves flatters the policy;
+ * multiplicities undo that exactly. */
 static void split_weights_are_unbiased(void** state)
 {
     (void)state;
@@ -588,7 +589,7 @@ static void split_weights_are_unbiased(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- ranking --------------------------------------------------------------------------------------------------------- */
+/* ---- ranking --------------------------------------------------------------------------------- */
 
 static void ranks_descend_and_ties_are_drawn(void** state)
 {
@@ -618,7 +619,7 @@ static void ranks_descend_and_ties_are_drawn(void** state)
     for (int k = 0; k < 4; k++) assert_in_range(first[k], 430, 570); /* 500, 3.6 deviations */
 }
 
-/* ---- scorers ------------------------------------------------------------------------------------------------------------ */
+/* ---- scorers --------------------------------------------------------------------------------- */
 
 static void score_all(const gr_scorer* s, const void* settings, const gr_tree* t, uint64_t key,
                       double* out)
@@ -720,7 +721,7 @@ static void weights_are_checked_before_the_run(void** state)
     assert_int_equal(gr_scorer_check(&gr_scorer_random, NULL, &toy_facts), GR_OK);
 }
 
-/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static void check_block(const gr_block* b)
 {

@@ -1,12 +1,13 @@
-/* The tree under random legal operations: it stays sound, its order does not depend on history, its
- * turns never exceed the cap, and its leaves and multiplicities are those of a recursive reading. */
+/* The tree under random legal operations: it stays sound, its order does not depend on history,
+ * its turns never exceed the cap, and its leaves and multiplicities are those of a recursive
+ * reading. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/grow.h"
 
-/* ---- tokens -------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 static void add_turn(gr_tree* t, int node, const char* action, const char* obs, gr_end end)
 {
@@ -83,7 +84,7 @@ static void equal_actions_are_recognised(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- random operations ------------------------------------------------------------------------------ */
+/* ---- random operations ----------------------------------------------------------------------- */
 
 /* What a node holds follows from its uid alone, so it can be checked after any renumbering. */
 static int32_t token_of(uint64_t uid, int i)
@@ -195,7 +196,7 @@ static void random_operations_keep_the_tree_sound(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- order ---------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static const toy lively = {.p_up = 0.5,
                            .goal = 1,
@@ -261,7 +262,7 @@ static void order_is_by_turn_parent_ordinal(void** state)
     gr_tree_free(&t);
 }
 
-/* Another group of branches on a finished tree: the first ones keep their place in uid and ordinal. */
+/* Another group of branches on a finished tree: the first ones keep their uids. */
 static void extended_trees_keep_what_they_had(void** state)
 {
     (void)state;
@@ -292,7 +293,7 @@ static void extended_trees_keep_what_they_had(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static void turn_cap_is_used_and_never_exceeded(void** state)
 {
@@ -328,7 +329,7 @@ static void no_turn_left_means_no_child_and_no_change(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- leaves and multiplicities -------------------------------------------------------------------------- */
+/* ---- leaves and multiplicities --------------------------------------------------------------- */
 
 static bool counts(const gr_tree* t, int node)
 {
@@ -427,7 +428,7 @@ static void errors_take_no_part(void** state)
     gr_tree_free(&t);
 }
 
-/* ---- the check itself ------------------------------------------------------------------------------------- */
+/* ---- the check itself ------------------------------------------------------------------------ */
 
 static void spoil_turns(gr_tree* t) { t->env_turns++; }
 static void spoil_cap(gr_tree* t) { t->turn_cap = 1; }

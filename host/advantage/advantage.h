@@ -1,8 +1,8 @@
 /* advantage.h - what credit a leaf gets. Level 5.
  *
- * Estimators are pure functions of a finished tree. They write, for each counted leaf, one advantage,
- * or one per node of its path. In all of them equal rewards give exactly 0 (by comparison), a
- * singleton gives 0, and errored members are outside baseline and loss. */
+ * Estimators are pure functions of a finished tree. They write, for each counted leaf, one
+ * advantage, or one per node of its path. In all of them equal rewards give exactly 0 (by
+ * comparison), a singleton gives 0, and errored members are outside baseline and loss. */
 #pragma once
 #include "host/tree.h"
 

@@ -1,5 +1,6 @@
-/* grpo.c - returns compared with the mean of their group, in units of its deviation (Shao et al. 2024,
- * arXiv:2402.03300, eq. 3), and without the division (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783). */
+/* grpo.c - returns compared with the mean of their group, in units of its deviation (Shao et al.
+ * 2024, arXiv:2402.03300, eq. 3), and without the division (Dr. GRPO, Liu et al. 2025,
+ * arXiv:2503.20783). */
 #include <math.h>
 
 #include "host/advantage/advantage.h"
@@ -12,8 +13,8 @@ void gr_group_mean(const double* r, int n, double* a)
         sum += r[i];
         equal = equal && r[i] == r[0];
     }
-    /* compared, because n equal values do not sum to n times the value: 8 x 0.4 would leave noise that
-     * a division by a tiny deviation blows up */
+    /* compared, because n equal values do not sum to n times the value: 8 x 0.4 would leave noise
+     * that a division by a tiny deviation blows up */
     double mean = sum / n;
     for (int i = 0; i < n; i++) a[i] = equal ? 0 : r[i] - mean;
 }

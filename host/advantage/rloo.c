@@ -1,4 +1,4 @@
-/* rloo.c - returns compared with the mean of the others (Ahmadian et al. 2024, arXiv:2402.14740). */
+/* rloo.c - returns against the mean of the others (Ahmadian et al. 2024, arXiv:2402.14740). */
 #include "host/advantage/advantage.h"
 
 void gr_group_rloo(const double* r, int n, double* a)

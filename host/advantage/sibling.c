@@ -1,10 +1,12 @@
 /* sibling.c - credit where paths part: a child of a fork is compared with its siblings.
  *
- *     A(c) = V(c) - mean of V over c and its siblings,    V = split-weighted mean return of leaves below
+ *     A(c) = V(c) - mean of V over c and its siblings
+ *     V(c) = split-weighted mean return of the leaves below c
  *
- * The root's children are siblings; nodes below take over the advantage of the nearest fork's child
- * above them. Splitting shares a fork's weight evenly among its children, so V of a node is the plain
- * mean of V over its counted children, which lets equal returns give equal V to the last bit. */
+ * The root's children are siblings; nodes below take over the advantage of the nearest fork's
+ * child above them. Splitting shares a fork's weight evenly among its children, so V of a node
+ * is the plain mean of V over its counted children, which lets equal returns give equal V to the
+ * last bit. */
 #include <stdlib.h>
 
 #include "host/advantage/advantage.h"

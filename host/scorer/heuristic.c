@@ -1,7 +1,8 @@
 /* heuristic.c - a weighted sum of the signals that a world reports, and the same with noise.
  *
- * The weights are a setting, "progress=0.7 safe_novelty=0.2 reward=0.1", so no scorer knows a world:
- * names are looked up in the world's list, and one that is not there is refused before the run. */
+ * The weights are a setting, "progress=0.7 safe_novelty=0.2 reward=0.1", so no scorer knows a
+ * world: names are looked up in the world's list, and one that is not there is refused before the
+ * run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +42,8 @@ typedef struct weight {
     double value;
 } weight;
 
-/* Takes the next "name=value" from *at. False at the end of the text; signal is -1 for a name that the
- * world does not report, name NULL for a text that is no weight. */
+/* Takes the next "name=value" from *at. False at the end of the text; signal is -1 for a name that
+ * the world does not report, name NULL for a text that is no weight. */
 static bool next_weight(const char** at, const gr_world* world, weight* w)
 {
     const char* begin = *at + strspn(*at, " ,");

@@ -21,8 +21,8 @@ const gr_scorer* gr_scorer_find(const char* name);
 /* Refuses settings that name signals the world does not report. */
 GR_MUST_CHECK gr_status gr_scorer_check(const gr_scorer* s, const void* settings,
                                         const gr_world* world);
-/* The score by which a heuristic sees one node; noisy(p) builds on it. `settings` of both begin with the
- * text of weights. */
+/* The score by which a heuristic sees one node; noisy(p) builds on it. `settings` of both begin
+ * with the text of weights. */
 double gr_heuristic_score(const void* settings, const gr_tree* t, const gr_world* world, int node);
 /* True, with the score, for a node in which the world ended the episode. */
 bool gr_terminal_score(const gr_tree* t, int node, double* out);

@@ -1,12 +1,12 @@
 /* patr.c - process-reward informed tree rollout (Li et al. 2026, arXiv:2607.15610).
  *
- * Every `interval` turns all live branches of a tree meet at a checkpoint. Those that score more than
- * `alpha` below the median end as pruned; the best `expand` of the others go on as `children` children
- * each; the rest goes on as it is. A branch that repeats itself `theta` times ends as loop at once.
- * Ended branches stay in the group: the scores allocate turns and never touch rewards.
+ * Every `interval` turns all live branches of a tree meet at a checkpoint. Those that score more
+ * than `alpha` below the median end as pruned; the best `expand` of the others go on as `children`
+ * children each; the rest goes on as it is. A branch that repeats itself `theta` times ends as loop
+ * at once. Ended branches stay in the group: the scores allocate turns and never touch rewards.
  *
- * Settings that differ from the paper's text by default: loop = still, because "the same action theta
- * times" also ends straight paths that are right (loop = action is the published rule), and
+ * Settings that differ from the paper's text by default: loop = still, because "the same action
+ * theta times" also ends straight paths that are right (loop = action is the published rule), and
  * max_leaves, which the published settings never reach (0 takes the limit away). */
 #include "host/strategy/patr.h"
 
@@ -57,7 +57,7 @@ int gr_patr_wants(const void* settings, const gr_tree* t, const gr_round* r, int
     return n;
 }
 
-/* Median of the scores of nodes in descending order; of an even number the mean of the middle two. */
+/* Median score of nodes in descending order; of an even number the mean of the middle two. */
 static double median(const int32_t* node, int n, const double* score)
 {
     return 0.5 * (score[node[(n - 1) / 2]] + score[node[n / 2]]);

@@ -1,12 +1,12 @@
 /* patr_retro.c - retrospective branching: finish first, then restart where failures looked best.
  *
- * rollout.group branches run to their end. Then, `rounds` times, the `restarts` best-scored nodes of
- * failing branches get one more child each, a branch at most once a round, and those run to their end.
- * A task that every branch solves gets no restarts: it has nothing to teach, and its turns go to other
- * tasks.
+ * rollout.group branches run to their end. Then, `rounds` times, the `restarts` best-scored nodes
+ * of failing branches get one more child each, a branch at most once a round, and those run to
+ * their end. A task that every branch solves gets no restarts: it has nothing to teach, and its
+ * turns go to other tasks.
  *
- * A branch offers the nodes that its own turns started from, except the root. A restarted branch thus
- * offers the node it was restarted from once more:
+ * A branch offers the nodes that its own turns started from, except the root. A restarted branch
+ * thus offers the node it was restarted from once more:
  *
  *     root -- 1 -- 2 -- 3 -- leaf a        a offers 3 2 1
  *                  +--- 4 -- 5 -- leaf b   b offers 5 4 2 */
@@ -48,8 +48,8 @@ static int offering(const retro_settings* s, const gr_tree* t, const gr_round* r
     return kept;
 }
 
-/* The turn before `turn` on the same branch, 0 if it was the first: the first child goes on with its
- * parent's branch, later ones are restarts. */
+/* The turn before `turn` on the same branch, 0 if it was the first: the first child goes on with
+ * its parent's branch, later ones are restarts. */
 static int turn_before(const gr_tree* t, int turn)
 {
     return t->ordinal[turn] == 0 ? t->parent[turn] : 0;

@@ -1,8 +1,8 @@
 /* strategy.h - where to branch, where to stop. Level 5.
  *
  * A strategy reads the tree and returns decisions; rollout.c carries them out through tree.h. It is
- * asked at two moments: when one branch has finished a turn (verdict), and when no branch of the tree
- * is running (round). It keeps no state of its own: what it needs is in the tree and in
+ * asked at two moments: when one branch has finished a turn (verdict), and when no branch of the
+ * tree is running (round). It keeps no state of its own: what it needs is in the tree and in
  * gr_round.number, so a tree can be replayed. */
 #pragma once
 #include "host/tree.h"
@@ -48,11 +48,11 @@ extern const gr_strategy gr_strategy_flat, gr_strategy_patr, gr_strategy_patr_re
 extern const gr_strategy* const gr_strategies[]; /* NULL-terminated */
 const gr_strategy* gr_strategy_find(const char* name);
 
-/* The first round of every strategy: `group` new branches at the root. Returns the decisions, one. */
+/* The first round of every strategy: `group` new branches at the root. Returns 1 decision. */
 int gr_open_group(const gr_round* r, gr_decision* out, int cap);
 
-/* Number of equal actions in a row that end at `node`, itself included. With `still`, turns count only
- * while the state hash does not change either. */
+/* Number of equal actions in a row that end at `node`, itself included. With `still`, turns count
+ * only while the state hash does not change either. */
 int gr_repeats(const gr_tree* t, int node, bool still);
 /* Orders node[0..n) by descending score[node]; ties at random under `key`. */
 void gr_rank(int32_t* node, int n, const double* score, uint64_t key);

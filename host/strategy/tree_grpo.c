@@ -1,9 +1,10 @@
 /* tree_grpo.c - Tree-GRPO's trees (Ji et al. 2025, github.com/AMAP-ML/Tree-GRPO).
  *
- * rollout.group chains run to their end; each is the first branch of a tree of its own with a shared
- * root. Then, `l` times, every such tree picks `n` of its nodes uniformly, with replacement, from the
- * root and all nodes that are not leaves, and goes on from each to the end. An expansion at the root
- * joins the branch that picked it. Without early ends and caps a group has M (l n + 1) leaves. */
+ * rollout.group chains run to their end; each is the first branch of a tree of its own with a
+ * shared root. Then, `l` times, every such tree picks `n` of its nodes uniformly, with replacement,
+ * from the root and all nodes that are not leaves, and goes on from each to the end. An expansion
+ * at the root joins the branch that picked it. Without early ends and caps a group has M (l n + 1)
+ * leaves. */
 #include "host/strategy/strategy.h"
 
 typedef struct tree_grpo_settings {
@@ -17,8 +18,8 @@ static const gr_setting tree_grpo_table[] = {
 static const gr_block tree_grpo_block =
     GR_BLOCK(tree_grpo_settings, "tree_grpo", "rollout.strategy=tree_grpo", tree_grpo_table);
 
-/* Candidate number `pick` of a branch: 0 is the root, then inner nodes in node order. pick < 0: only
- * counts; returns their number. */
+/* Candidate number `pick` of a branch: 0 is the root, then inner nodes in node order. pick < 0:
+ * only counts; returns their number. */
 static int candidate(const gr_tree* t, int branch, int pick)
 {
     int n = 1;

@@ -1,8 +1,8 @@
 /* tree_random.c - the control for patr: the same tree with branch points chosen at random.
  *
- * It is patr with equal scores everywhere, so nothing is pruned and ties are drawn at random; it has
- * patr's block of settings, and grows the tree that patr grows with scorer.name = constant. What the
- * scorer says is recorded in the tree but decides nothing. */
+ * It is patr with equal scores everywhere, so nothing is pruned and ties are drawn at random; it
+ * has patr's block of settings, and grows the tree that patr grows with scorer.name = constant.
+ * What the scorer says is recorded in the tree but decides nothing. */
 #include <stdlib.h>
 
 #include "host/strategy/patr.h"
