@@ -228,7 +228,7 @@ void gr_kv_check(const gr_kv* kv)
 
 /* A task's rows are worked on together, per KV head. Few rows share pages well and leave tasks for
  * every core; many rows need fewer passes over the pages. */
-enum { TASKS_WANTED = 8, TASK_ROWS_MIN = 8 };
+enum { TASKS_WANTED = 8, TASK_ROWS_MIN = 4 };
 
 static int task_rows(int n_rows)
 {
