@@ -71,9 +71,7 @@ static void on_read(uv_stream_t* stream, ssize_t n, const uv_buf_t* room)
     if (n == 0) return;
     w->fresh = true;
     if (n > 0) {
-        w->received.n += (size_t)n;
-        /* more than any answer: let the owner look first, the child waits on its full pipe */
-        if (w->received.n - w->taken > GR_FRAME_MAX + GR_FRAME_HEAD) (void)uv_read_stop(stream);
+        w->received.n += (size_t)n; /* libuv reads 2 MiB at most before the owner can look */
     } else {
         w->ended = true;
         (void)uv_read_stop(stream);
@@ -141,8 +139,6 @@ gr_frame_state gr_worker_take(gr_worker* w, const char** body, size_t* n_body)
     if (s == GR_FRAME_WHOLE) {
         *body = w->received.data + w->taken + GR_FRAME_HEAD;
         w->taken += GR_FRAME_HEAD + *n_body;
-    } else if (s == GR_FRAME_PARTIAL && !w->ended) {
-        (void)uv_read_start((uv_stream_t*)&w->out, on_room, on_read); /* if it was stopped */
     }
     return s;
 }
