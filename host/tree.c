@@ -9,7 +9,7 @@
  *                └── close: error,  └─> TERMINAL,      └── close: LOOP, PRUNED,
  *                    truncated          TIME_LIMIT         TRUNCATED, TIME_LIMIT
  *
- * Tokens. A node's tokens are contiguous, but branches of a tree answer each other's turns in any
+ * Tokens. A node's tokens are contiguous, but the branches of a tree finish their turns in any
  * order, so an action may no longer be last when its observation arrives. It then moves behind the
  * others and leaves a hole, which gr_tree_order closes:
  *

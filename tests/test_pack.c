@@ -293,6 +293,30 @@ static void check_pieces(const woods* f, const gr_pack* p, int max_tokens, bool 
     }
 }
 
+/* Cutting changes where a row is, not what it carries. */
+static void assert_same_rows(const gr_pack* a, const gr_pack* b)
+{
+    static const gr_batch* piece[TOKENS];
+    static int row[TOKENS];
+    for (int i = 0; i < a->n_pieces; i++) {
+        for (int r = 0; r < a->piece[i].n_rows; r++) {
+            piece[a->piece[i].target[r]] = &a->piece[i];
+            row[a->piece[i].target[r]] = r;
+        }
+    }
+    assert_int_equal(a->trained, b->trained);
+    for (int i = 0; i < b->n_pieces; i++) {
+        const gr_batch* y = &b->piece[i];
+        for (int r = 0; r < y->n_rows; r++) {
+            const gr_batch* x = piece[y->target[r]];
+            int q = row[y->target[r]];
+            assert_true(x->target[q] == y->target[r] && x->old_logp[q] == y->old_logp[r]);
+            assert_true(x->a_pos[q] == y->a_pos[r] && x->a_neg[q] == y->a_neg[r]);
+            assert_true(x->w[q] == y->w[r]);
+        }
+    }
+}
+
 static gr_denominators add_all(const woods* f, const gr_config_loss* loss)
 {
     gr_denominators d = {0}, expected = count(f, loss);
@@ -338,6 +362,7 @@ static void folded_loss_is_the_loss_of_flat_rows(void** state)
                 ASSERT_OK(gr_pack_make(&cut, f.member, TREES, loss, &d, max));
                 check_pieces(&f, &cut, max, false);
                 assert_same_loss(&f, &cut, loss);
+                assert_same_rows(&whole, &cut);
                 assert_true(cut.trained == whole.trained && cut.tokens >= whole.tokens);
                 assert_true(cut.trained_flat == whole.trained_flat);
                 many += cut.n_pieces > 2;
