@@ -475,6 +475,9 @@ void OP(attention_tree)(gr_dev* dev, void* o, void* stat, const void* q, const v
     t.scratch = gr_arena_push(&a, (size_t)dev->threads, t.thread_bytes);
     OP(runs_find)(&t.runs, subtree_end, n);
     double keys = 0;
-    for (int64_t i = 0; i < n; i++) keys += (double)path_length(&t.runs, i);
+    for (int64_t i = 0; i < n; i++) {
+        GR_ASSERT(path_length(&t.runs, i) <= max_path, "token %lld", (long long)i);
+        keys += (double)path_length(&t.runs, i);
+    }
     OP_RUN(op_threads(dev, 2 * keys * h * d), tree_tasks(&t));
 }

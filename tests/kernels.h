@@ -1,0 +1,88 @@
+/* kernels.h - what the tests of device ops share: every table, random tensors, guarded scratch. */
+#pragma once
+#include "kernels/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct rng {
+    uint64_t key, at;
+} rng;
+
+static inline double uniform(rng* r) { return gr_uniform(r->key, r->at++); }
+static inline int below(rng* r, int n) { return (int)(uniform(r) * n); }
+
+/* Storage type, instruction set, and how far results may be from fp64: one rounding to storage and the
+ * sums' own error. */
+typedef struct table {
+    const char* name;
+    gr_dtype dtype;
+    double tolerance;
+} table;
+
+static const table tables[] = {
+    {"cpu:base", GR_F64, 1e-11},   {"cpu:base", GR_F32, 4e-5},  {"cpu:avx2", GR_F32, 4e-5},
+    {"cpu:avx512", GR_F32, 4e-5},  {"cpu:base", GR_BF16, 1e-2}, {"cpu:avx2", GR_BF16, 1e-2},
+    {"cpu:avx512", GR_BF16, 1e-2},
+};
+
+/* False where this CPU lacks the instruction set. */
+static inline bool open_table(gr_dev* dev, const table* t, int threads)
+{
+    const gr_dev_options options = {
+        .name = t->name, .dtype = t->dtype, .matmul = GR_MATMUL_EXACT, .threads = threads};
+    return gr_dev_open(dev, &options) == GR_OK;
+}
+
+static inline void* dev_bytes(gr_dev* dev, size_t bytes)
+{
+    void* p;
+    GR_ASSERT(gr_dev_alloc(dev, &p, bytes) == GR_OK);
+    return p;
+}
+static inline void* new_real(gr_dev* dev, int64_t n)
+{
+    return dev_bytes(dev, (size_t)n * dev->real_bytes);
+}
+static inline void* new_acc(gr_dev* dev, int64_t n)
+{
+    return dev_bytes(dev, (size_t)n * dev->acc_bytes);
+}
+
+/* n values in [-range, range], rounded to the device's real: host copy and device tensor. */
+typedef struct tensor {
+    double* host;
+    void* dev;
+    int64_t n;
+} tensor;
+
+static inline tensor random_real(gr_dev* dev, rng* r, int64_t n, double range)
+{
+    tensor t = {malloc((size_t)n * sizeof(double)), new_real(dev, n), n};
+    for (int64_t i = 0; i < n; i++) t.host[i] = range * (2 * uniform(r) - 1);
+    gr_dev_write_real(dev, t.dev, t.host, n);
+    gr_dev_read_real(dev, t.host, t.dev, n);
+    return t;
+}
+static inline void free_tensor(gr_dev* dev, tensor* t)
+{
+    free(t->host);
+    gr_dev_free(dev, t->dev);
+}
+
+/* Scratch full of NaN, with a guard behind it. */
+enum { GUARD = 256, GUARD_BYTE = 0x5a };
+static inline void* new_scratch(gr_dev* dev, size_t bytes)
+{
+    unsigned char* p = dev_bytes(dev, bytes + GUARD);
+    memset(p, 0xff, bytes);
+    memset(p + bytes, GUARD_BYTE, GUARD);
+    return p;
+}
+static inline void free_scratch(gr_dev* dev, void* scratch, size_t bytes)
+{
+    const unsigned char* p = scratch;
+    for (int i = 0; i < GUARD; i++) GR_ASSERT(p[bytes + i] == GUARD_BYTE, "scratch overrun");
+    gr_dev_free(dev, scratch);
+}
