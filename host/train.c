@@ -257,15 +257,20 @@ static gr_status save(gr_run* run, const char* label)
                               (int)run->config->checkpoint.keep);
 }
 
+static gr_status log_trees(gr_run* run, const gr_step* st)
+{
+    int64_t every = run->config->log.trees_every;
+    if (every == 0 || run->state.step % every != 0) return GR_OK;
+    for (int64_t i = 0; i < st->n_groups; i++) {
+        GR_TRY(gr_tree_log_write(&run->log, &run->credit[i]));
+    }
+    return GR_OK;
+}
+
 /* The step's line in the logs, and a checkpoint where one is due. */
 static gr_status record(gr_run* run, gr_step* st, gr_metrics* m, bool last)
 {
     const gr_config* c = run->config;
-    if (c->log.trees_every > 0 && run->state.step % c->log.trees_every == 0) {
-        for (int64_t i = 0; i < st->n_groups; i++) {
-            GR_TRY(gr_tree_log_write(&run->log, &run->credit[i]));
-        }
-    }
     double begin = gr_now_s();
     bool best = run->state.best_step == run->state.step && c->checkpoint.best;
     bool due = c->checkpoint.every > 0 && run->state.step % c->checkpoint.every == 0;
@@ -290,6 +295,7 @@ static gr_status train_step(gr_run* run, gr_step* st, gr_progress* progress)
     run->state.step++;
     gr_step_metrics(run, st, &m);
     bool last = finished(run);
+    GR_TRY(log_trees(run, st)); /* an evaluation grows its own trees in the same place */
     if (eval_due(run, last)) GR_TRY(evaluate(run, &m));
     GR_TRY(record(run, st, &m, last));
     gr_progress_step(progress, run, &m);
