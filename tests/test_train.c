@@ -24,11 +24,11 @@ static char root[128]; /* a fresh temporary folder */
 /* A run of a few seconds at most; the file is written once into the temporary folder. */
 static const char tiny[] =
     "{\"run\": {\"name\": \"t\", \"seed\": 5, \"steps\": 6},"
-    " \"model\": {\"layers\": 1, \"width\": 16, \"heads\": 2, \"kv_heads\": 1, \"mlp\": 24, "
+    " \"model\": {\"layers\": 1, \"width\": 32, \"heads\": 2, \"kv_heads\": 1, \"mlp\": 48, "
     "\"vocab\": 256},"
     " \"env\": {\"name\": \"frozenlake\"},"
-    " \"frozenlake\": {\"size\": 3, \"hole_prob\": 0.1, \"max_turns\": 5, \"demo_noise\": 0.3},"
-    " \"warmstart\": {\"steps\": 20, \"batch\": 16, \"lr\": 5e-3},"
+    " \"frozenlake\": {\"size\": 3, \"hole_prob\": 0.1, \"max_turns\": 5, \"demo_noise\": 0.2},"
+    " \"warmstart\": {\"steps\": 60, \"batch\": 16, \"lr\": 1e-2},"
     " \"rollout\": {\"strategy\": \"patr_retro\", \"group\": 4, \"groups_per_step\": 6,"
     "  \"max_turn_tokens\": 6, \"max_context\": 128},"
     " \"optimizer\": {\"microbatch_tokens\": 512},"
