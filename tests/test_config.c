@@ -380,7 +380,7 @@ static void choices_are_the_enums(void** state)
         if (once) all[1] = "loss.aggregation=token_mean";
         if (!kl && !once) all[1] = "run.seed=1";
         if (parse(&c, "{}", 3, all) != GR_OK) fail_msg("%s", gr_last_error_text());
-        assert_int_equal(*(int*)((char*)&c + cases[i].offset), cases[i].value);
+        assert_int_equal(*(int*)(void*)((char*)&c + cases[i].offset), cases[i].value);
         gr_config_free(&c);
     }
 }

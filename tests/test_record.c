@@ -109,7 +109,7 @@ static uint64_t bits_of(const model* m)
 static gr_train_state any_state(int64_t step)
 {
     gr_train_state s;
-    double edge[] = {0, -0.0, INFINITY, -INFINITY, 0.1, 5e-324, 1.7976931348623157e308};
+    double edge[] = {0, -0.0, HUGE_VAL, -HUGE_VAL, 0.1, 5e-324, 1.7976931348623157e308};
     for (size_t i = 0; i < sizeof s; i += 8) {
         uint64_t x = dice(0);
         memcpy((char*)&s + i, &x, 8);

@@ -123,7 +123,8 @@ static void a_run_is_never_overwritten(void** state)
         gr_run_log_close(&log);
     }
     /* results */
-    spill(dir, "metrics.jsonl", "{\"step\": 0}\n{\"step\": 1}\n", 26);
+    static const char results[] = "{\"step\": 0}\n{\"step\": 1}\n";
+    spill(dir, "metrics.jsonl", results, strlen(results));
     assert_int_equal(gr_run_log_open(&log, dir, later, NULL), GR_EARG);
     assert_non_null(strstr(gr_last_error_text(), "holds a run"));
     spill(dir, "metrics.jsonl", "", 0);
@@ -336,7 +337,7 @@ static void a_full_disk_is_one_line(void** state)
         gr_run_log log;
         gr_metrics m = {0};
         for (int i = 0; i < 50; i++) {
-            char name[16];
+            char name[32];
             (void)snprintf(name, sizeof name, "metric%d", i);
             gr_metrics_set(&m, name, i);
         }
