@@ -124,13 +124,17 @@ static gr_status read_record(const options* o, record* r)
 /* Brings the run to the weights that sampled `step`: those after step - 1 steps. */
 static gr_status reach(gr_run* run, gr_config* c, const options* o)
 {
-    char label[32];
+    char label[32], path[1024];
     int64_t want = o->step - 1, at = -1;
     for (int64_t s = want; s >= 0 && at < 0; s--) {
-        char path[1024];
         (void)snprintf(label, sizeof label, "%06lld", (long long)s);
-        if (gr_checkpoint_find(o->words.subject, label, path, sizeof path) != GR_OK) break;
+        GR_TRY(gr_checkpoint_find(o->words.subject, label, path, sizeof path));
         if (path[0] != 0) at = s;
+    }
+    if (at < 0) { /* the weights before step 1 are kept under a name of their own */
+        (void)snprintf(label, sizeof label, "initial");
+        GR_TRY(gr_checkpoint_find(o->words.subject, label, path, sizeof path));
+        if (path[0] != 0) at = 0;
     }
     if (at < 0) {
         return GR_FAIL(GR_EARG,
