@@ -30,7 +30,7 @@ REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
     "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
               text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
 }
-RATES = {"L": [3e-4, 6e-4, 1.2e-3], "X": [5e-4, 8e-4, 1.2e-3], "Z": [8e-4, 1.2e-3, 1.8e-3]}
+RATES = {"L": [3e-4, 6e-4, 1.2e-3], "X": [5e-4, 8e-4, 1.2e-3], "Z": [5e-4, 8e-4, 1.2e-3]}
 METHODS = {
     "flat_grpo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=grpo"],
     "flat_rloo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=rloo"],

@@ -1,4 +1,5 @@
 #include "kernels/device.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/variants.h"
 
@@ -7,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef GR_HAVE_ONEDNN
-#include "kernels/cpu/onednn.h"
-#endif
 
 #define ALIGN     256
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -70,18 +68,11 @@ static gr_status find_table(const cpu_table** out, gr_dtype dtype, const char* i
     return GR_FAIL(GR_EARG, "device cpu:%s: this CPU does not have it", isa);
 }
 
-/* bf16 products need the library and a CPU with bf16 dot products: emulated they are far slower
- * than exact ones. */
 static const char* why_no_bf16_matmul(const cpu_table* table)
 {
     if (table->dtype == GR_F64) return "fp64 has exact products only";
     if (strcmp(table->isa, "avx512") != 0) return "needs cpu:avx512";
-#ifdef GR_HAVE_ONEDNN
-    if (__builtin_cpu_supports("avx512bf16")) return NULL;
-    return "this CPU has neither AMX nor AVX-512 bf16";
-#else
-    return "built without oneDNN";
-#endif
+    return gr_onednn_missing();
 }
 
 static gr_status resolve_matmul(gr_matmul_mode* out, gr_matmul_mode wanted, const cpu_table* table)
@@ -95,17 +86,25 @@ static gr_status resolve_matmul(gr_matmul_mode* out, gr_matmul_mode wanted, cons
 
 /* ---- open and close ------------------------------------------------------------------------------ */
 
+static void* aligned_block(size_t bytes)
+{
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
+    const size_t whole = (GR_MAX(bytes, 1) + align - 1) / align * align;
+    void* p = gr_fault("dev.alloc") ? NULL : aligned_alloc(align, whole);
+    /* Weights and caches are read from end to end: large pages save address lookups. */
+    if (p != NULL && align == HUGE_PAGE) (void)madvise(p, whole, MADV_HUGEPAGE);
+    return p;
+}
+
 static gr_status open_state(gr_dev* dev)
 {
     gr_cpu_state* state = calloc(1, sizeof *state);
     dev->impl = state;
     if (state != NULL)
-        state->scratch =
-            aligned_alloc(ALIGN, (size_t)dev->threads * GR_CPU_SCRATCH * dev->acc_bytes);
-    if (state == NULL || state->scratch == NULL) {
-        gr_dev_close(dev);
+        state->scratch = aligned_block((size_t)dev->threads * GR_CPU_SCRATCH * dev->acc_bytes);
+    if (state == NULL || state->scratch == NULL)
         return GR_FAIL(GR_ENOMEM, "device cpu: no memory for the scratch of its threads");
-    }
+    if (dev->matmul == GR_MATMUL_BF16) GR_TRY(gr_onednn_open(&state->onednn, dev->threads));
     return GR_OK;
 }
 
@@ -128,7 +127,11 @@ gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options)
     dev->real_bytes = options->dtype == GR_F64 ? 8 : options->dtype == GR_F32 ? 4 : 2;
     dev->acc_bytes = options->dtype == GR_F64 ? 8 : 4;
     dev->threads = options->threads > 0 ? options->threads : omp_get_num_procs();
-    GR_TRY(open_state(dev));
+    const gr_status st = open_state(dev);
+    if (st != GR_OK) {
+        gr_dev_close(dev);
+        return st;
+    }
     (void)snprintf(dev->name, sizeof dev->name, "cpu:%s", table->isa);
     (void)snprintf(dev->detail, sizeof dev->detail, "cpu %s, %s, %s matmul, %d thread%s",
                    table->isa, dtype_name(dev->dtype),
@@ -140,7 +143,10 @@ gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options)
 void gr_dev_close(gr_dev* dev)
 {
     gr_cpu_state* state = dev->impl;
-    if (state != NULL) free(state->scratch);
+    if (state != NULL) {
+        gr_onednn_close(state->onednn);
+        free(state->scratch);
+    }
     free(state);
     memset(dev, 0, sizeof *dev);
 }
@@ -155,13 +161,9 @@ gr_status gr_dev_sync(gr_dev* dev)
 
 gr_status gr_dev_alloc(gr_dev* dev, void** out, size_t bytes)
 {
-    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
-    const size_t whole = (GR_MAX(bytes, 1) + align - 1) / align * align;
-    *out = gr_fault("dev.alloc") ? NULL : aligned_alloc(align, whole);
+    *out = aligned_block(bytes);
     if (*out == NULL) return GR_FAIL(GR_ENOMEM, "%s: no memory for %zu bytes", dev->name, bytes);
-    /* Weights and caches are read from end to end: large pages save address lookups. */
-    if (align == HUGE_PAGE) (void)madvise(*out, whole, MADV_HUGEPAGE);
-    memset(*out, 0, whole);
+    memset(*out, 0, bytes);
     return GR_OK;
 }
 

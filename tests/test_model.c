@@ -2,7 +2,7 @@
  * against training, memory against its plan. */
 #include "tests/net.h"
 
-#include <stdatomic.h>
+#include "tests/allocations.h"
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
@@ -516,32 +516,6 @@ static void logp_alone_equals_training(void** state)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-
-/* Every allocation of this process passes here, unless a sanitizer has taken the place. */
-static _Atomic long allocations;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef COUNTS_ALLOCATIONS
-#define COUNTS_ALLOCATIONS 1
-void* __libc_malloc(size_t n);
-void* __libc_calloc(size_t n, size_t size);
-void* __libc_realloc(void* p, size_t n);
-void* __libc_memalign(size_t align, size_t n);
-#define COUNTED(call)                            \
-    do {                                         \
-        (void)atomic_fetch_add(&allocations, 1); \
-        return call;                             \
-    } while (0)
-void* malloc(size_t n) { COUNTED(__libc_malloc(n)); }
-void* calloc(size_t n, size_t size) { COUNTED(__libc_calloc(n, size)); }
-void* realloc(void* p, size_t n) { COUNTED(__libc_realloc(p, n)); }
-void* aligned_alloc(size_t align, size_t n) { COUNTED(__libc_memalign(align, n)); }
-#endif
 
 static void nothing_allocates_after_the_first_step(void** state)
 {

@@ -16,6 +16,8 @@
 #include "model/safetensors.h"
 #include "model/weights.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size); /* fuzz_safetensors.c */
+
 #define ASSERT_OK(call)                                                \
     do {                                                               \
         gr_status got_ = (call);                                       \
@@ -584,6 +586,35 @@ static void a_full_disk_is_reported(void** state)
     model_close(&m);
 }
 
+/* ---- fuzz ------------------------------------------------------------------------------------ */
+
+/* What the fuzzer starts from, with a few bytes changed and the end cut, 300 times each. */
+static void corpus_and_its_neighbours_are_survived(void** state)
+{
+    (void)state;
+    static const char* const name[] = {"mixed", "with_optional", "overlap"};
+    static const unsigned char bytes[] = "{}[]\":,0129e-. xyF\x80\x7f";
+    uint64_t at = 0;
+    for (int i = 0; i < GR_COUNT(name); i++) {
+        char from[96];
+        size_t n = 0;
+        (void)snprintf(from, sizeof from, "tests/corpus/fuzz_safetensors/%s", name[i]);
+        unsigned char* data = slurp(from, &n);
+        for (int round = 0; round < 300; round++) {
+            unsigned char* changed = malloc(n);
+            memcpy(changed, data, n);
+            for (int k = round % 4; k > 0; k--) {
+                size_t to = (size_t)(gr_uniform(1, at++) * (double)n);
+                changed[to] = bytes[(size_t)(gr_uniform(1, at++) * (sizeof bytes - 1))];
+            }
+            size_t cut = round % 3 == 0 ? (size_t)(gr_uniform(1, at++) * (double)n) : 0;
+            (void)LLVMFuzzerTestOneInput(changed, n - cut);
+            free(changed);
+        }
+        free(data);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -601,6 +632,7 @@ int main(void)
         cmocka_unit_test(headers_that_lie_are_refused),
         cmocka_unit_test(every_outside_call_may_fail),
         cmocka_unit_test(a_full_disk_is_reported),
+        cmocka_unit_test(corpus_and_its_neighbours_are_survived),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -235,111 +235,130 @@ static inline void vec_store_real(real* p, vec x)
 #define VEC_REAL_PART_BY_COPY
 #endif
 
-#else /* plain C: the compiler makes of it what it can */
+#else /* plain C with the compilers' vectors of 16 bytes */
 
+typedef acc vec_group __attribute__((vector_size(16)));
 typedef struct vec {
-    acc lane[VEC];
+    vec_group group[VEC * sizeof(acc) / 16];
 } vec;
 
-#define VEC_LANES for (int i = 0; i < VEC; i++)
+#define VEC_GROUPS _Pragma("GCC unroll 8") for (size_t i = 0; i < VEC * sizeof(acc) / 16; i++)
+
+/* Lane by lane, for what has no operator. */
+typedef struct vec_lanes {
+    acc lane[VEC];
+} vec_lanes;
+static inline vec_lanes vec_to_lanes(vec x)
+{
+    vec_lanes y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static inline vec vec_from_lanes(vec_lanes x)
+{
+    vec y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+#define VEC_LANES  for (int i = 0; i < VEC; i++)
 
 static inline vec vec_set(acc x)
 {
     vec y;
-    VEC_LANES y.lane[i] = x;
+    VEC_GROUPS y.group[i] = x - (vec_group){0};
     return y;
 }
 static inline vec vec_zero(void) { return vec_set(0); }
 static inline vec vec_load(const acc* p)
 {
     vec y;
-    memcpy(y.lane, p, sizeof y.lane);
+    memcpy(&y, p, sizeof y);
     return y;
 }
-static inline void vec_store(acc* p, vec x) { memcpy(p, x.lane, sizeof x.lane); }
+static inline void vec_store(acc* p, vec x) { memcpy(p, &x, sizeof x); }
 static inline vec vec_load_part(const acc* p, int n)
 {
-    vec y = vec_zero();
+    vec_lanes y = {{0}};
     memcpy(y.lane, p, (size_t)n * sizeof *p);
-    return y;
+    return vec_from_lanes(y);
 }
-static inline void vec_store_part(acc* p, vec x, int n)
-{
-    memcpy(p, x.lane, (size_t)n * sizeof *p);
-}
+static inline void vec_store_part(acc* p, vec x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 static inline vec vec_add(vec a, vec b)
 {
-    VEC_LANES a.lane[i] += b.lane[i];
+    VEC_GROUPS a.group[i] += b.group[i];
     return a;
 }
 static inline vec vec_sub(vec a, vec b)
 {
-    VEC_LANES a.lane[i] -= b.lane[i];
+    VEC_GROUPS a.group[i] -= b.group[i];
     return a;
 }
 static inline vec vec_mul(vec a, vec b)
 {
-    VEC_LANES a.lane[i] *= b.lane[i];
+    VEC_GROUPS a.group[i] *= b.group[i];
     return a;
 }
 static inline vec vec_div(vec a, vec b)
 {
-    VEC_LANES a.lane[i] /= b.lane[i];
+    VEC_GROUPS a.group[i] /= b.group[i];
     return a;
 }
 static inline vec vec_sqrt(vec a)
 {
-    VEC_LANES a.lane[i] = (acc)sqrt((double)a.lane[i]);
-    return a;
-}
-static inline vec vec_max(vec a, vec b)
-{
-    VEC_LANES a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
-    return a;
-}
-static inline vec vec_min(vec a, vec b)
-{
-    VEC_LANES a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
-    return a;
+    vec_lanes x = vec_to_lanes(a);
+    VEC_LANES x.lane[i] = (acc)sqrt((double)x.lane[i]);
+    return vec_from_lanes(x);
 }
 static inline vec vec_fma(vec a, vec b, vec c)
 {
-    VEC_LANES c.lane[i] = acc_fma(a.lane[i], b.lane[i], c.lane[i]);
+    VEC_GROUPS c.group[i] += a.group[i] * b.group[i];
     return c;
 }
 static inline vec vec_fnma(vec a, vec b, vec c)
 {
-    VEC_LANES c.lane[i] = acc_fma(-a.lane[i], b.lane[i], c.lane[i]);
+    VEC_GROUPS c.group[i] -= a.group[i] * b.group[i];
     return c;
 }
 static inline vec vec_if_less(vec a, vec b, vec x, vec y)
 {
-    VEC_LANES y.lane[i] = a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i];
+    VEC_GROUPS
+    {
+        typedef __typeof__(a.group[i] < b.group[i]) bits;
+        const bits less = a.group[i] < b.group[i];
+        y.group[i] = (vec_group)((less & (bits)x.group[i]) | (~less & (bits)y.group[i]));
+    }
     return y;
 }
-static inline vec vec_scale2(vec x, vec e)
+static inline vec vec_max(vec a, vec b) { return vec_if_less(b, a, a, b); }
+static inline vec vec_min(vec a, vec b) { return vec_if_less(a, b, a, b); }
+static inline vec vec_scale2(vec a, vec e)
 {
-    VEC_LANES x.lane[i] = (acc)ldexp((double)x.lane[i], (int)e.lane[i]);
-    return x;
+    vec_lanes x = vec_to_lanes(a), n = vec_to_lanes(e);
+    VEC_LANES x.lane[i] = (acc)ldexp((double)x.lane[i], (int)n.lane[i]);
+    return vec_from_lanes(x);
 }
-static inline vec vec_exponent(vec x)
+static inline vec vec_exponent(vec a)
 {
+    vec_lanes x = vec_to_lanes(a);
     VEC_LANES x.lane[i] = (acc)ilogb((double)x.lane[i]);
-    return x;
+    return vec_from_lanes(x);
 }
-static inline vec vec_mantissa(vec x)
+static inline vec vec_mantissa(vec a)
 {
+    vec_lanes x = vec_to_lanes(a);
     VEC_LANES x.lane[i] = (acc)ldexp((double)x.lane[i], -ilogb((double)x.lane[i]));
-    return x;
+    return vec_from_lanes(x);
 }
-static inline acc vec_sum(vec x)
+static inline acc vec_sum(vec a)
 {
+    vec_lanes x = vec_to_lanes(a);
     for (int half = VEC / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) x.lane[i] += x.lane[i + half];
     return x.lane[0];
 }
-static inline acc vec_max_all(vec x)
+static inline acc vec_max_all(vec a)
 {
+    vec_lanes x = vec_to_lanes(a);
     for (int half = VEC / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             if (!(x.lane[i] > x.lane[i + half])) x.lane[i] = x.lane[i + half];
@@ -349,11 +368,15 @@ static inline acc vec_max_all(vec x)
 #if defined(GR_CPU_BF16)
 static inline vec vec_load_real(const real* p)
 {
-    vec y;
+    vec_lanes y;
     VEC_LANES y.lane[i] = real_to_acc(p[i]);
-    return y;
+    return vec_from_lanes(y);
 }
-static inline void vec_store_real(real* p, vec x) { VEC_LANES p[i] = acc_to_real(x.lane[i]); }
+static inline void vec_store_real(real* p, vec a)
+{
+    const vec_lanes x = vec_to_lanes(a);
+    VEC_LANES p[i] = acc_to_real(x.lane[i]);
+}
 #define VEC_REAL_PART_BY_COPY
 #endif
 

@@ -9,13 +9,15 @@
 
 static inline vec vec_exp(vec x)
 {
-    VEC_LANES x.lane[i] = exp(x.lane[i]);
-    return x;
+    vec_lanes y = vec_to_lanes(x);
+    VEC_LANES y.lane[i] = exp(y.lane[i]);
+    return vec_from_lanes(y);
 }
 static inline vec vec_log(vec x)
 {
-    VEC_LANES x.lane[i] = log(x.lane[i]);
-    return x;
+    vec_lanes y = vec_to_lanes(x);
+    VEC_LANES y.lane[i] = log(y.lane[i]);
+    return vec_from_lanes(y);
 }
 static inline acc acc_exp(acc x) { return exp(x); }
 static inline acc acc_log(acc x) { return log(x); }
