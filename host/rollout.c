@@ -264,7 +264,7 @@ static void play_round(gr_rollout* r, grower* g)
     gr_tree* t = g->tree;
     gr_tree_order(t);
     GR_RESERVE(r->score, r->score_cap, 2 * (int64_t)t->n_nodes);
-    for (int i = 0; i < t->n_nodes; i++) r->score[i] = NAN;
+    for (int i = 0; i < t->n_nodes; i++) r->score[i] = (double)NAN;
     gr_round round = {
         .number = g->round++,
         .group = r->s->group,
