@@ -23,7 +23,7 @@ static void begin(gr_progress* p, double share)
     p->started = true;
     p->start_s = gr_now_s();
     p->start_share = share;
-    p->first_success = p->first_greedy = p->last_success = p->last_greedy = NAN;
+    p->first_success = p->first_greedy = p->last_success = p->last_greedy = (double)NAN;
 }
 
 /* True when a line may be printed now. */

@@ -13,8 +13,8 @@ void gr_step_begin(gr_step* st, const gr_run* run)
         .ckpt_s = ckpt_s,
         .before = *gr_rollout_time(run->rollout),
         .counts = run->engine.counts,
-        .grad_norm = NAN,
-        .lr = NAN,
+        .grad_norm = (double)NAN,
+        .lr = (double)NAN,
     };
 }
 
@@ -61,7 +61,7 @@ static void count_nodes(gr_step* st, const gr_tree* t)
 void gr_step_count(gr_step* st, const gr_credit* c)
 {
     const gr_tree* t = c->tree;
-    double solved = 0, weight = 0;
+    double solved = 0;
     count_ledger(st, t);
     count_nodes(st, t);
     st->groups++;
@@ -71,7 +71,6 @@ void gr_step_count(gr_step* st, const gr_credit* c)
         int leaf = c->leaf[l];
         double s = c->split[l];
         solved += t->success[leaf];
-        weight += s;
         st->reward_weight += s;
         st->reward += s * c->ret[l];
         st->reward_sq += s * c->ret[l] * c->ret[l];

@@ -355,7 +355,7 @@ static void it_learns(void** state)
     assert_int_equal(train("learns", GR_COUNT(more), more), 0);
     char* text = slurp("learns", "/t/metrics.jsonl");
     assert_non_null(text);
-    double first = NAN, last = NAN;
+    double first = (double)NAN, last = (double)NAN;
     for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         cJSON* o = cJSON_Parse(line);
         const cJSON* s = cJSON_GetObjectItem(o, "eval/success");
