@@ -125,16 +125,16 @@ def curve(runs):
 
 def plot(regime, curves):
     path = os.path.join(ROOT, "bench", "results", f"compare-{regime}.svg")
-    lines = [f'set terminal svg size 760,460 font "sans,13" background "white"', f'set output "{path}"',
+    lines = [f'set terminal svg noenhanced size 860,480 font "sans,13" background "white"', f'set output "{path}"',
              'set xlabel "environment turns"', 'set ylabel "held-out success, temperature 1"',
              'set key left top', 'set grid lc rgb "#dddddd"', 'set yrange [0:*]',
-             f'set title "Regime {regime}: {REGIMES[regime]["text"]}; mean of {len(SEEDS)} seeds, 95 % bars"']
-    colours = ["#000000", "#777777", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]  # safe for colour-blind readers
-    plots, data = [], []
-    for (name, points), colour in zip(curves.items(), colours):
+             f'set title "Regime {regime}: {REGIMES[regime]["text"]}\\nmean of {len(SEEDS)} seeds, 95 % bars" font ",12"']
+    colours = dict(zip(METHODS, ["#000000", "#777777", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]))
+    plots, data = [], []  # colours that colour-blind readers tell apart
+    for name, points in curves.items():
         if not points:
             continue
-        plots.append(f'"-" using 1:2:3 with yerrorlines lw 2 pt 7 ps 0.4 lc rgb "{colour}" title "{name}"')
+        plots.append(f'"-" using 1:2:3 with yerrorlines lw 2 pt 7 ps 0.4 lc rgb "{colours[name]}" title "{name}"')
         data += [f"{x} {y} {h}" for x, y, h in points] + ["e"]
     if plots:
         script = "\n".join(lines + ["plot " + ", ".join(plots)] + data) + "\n"
@@ -145,7 +145,7 @@ def report(args, regime, best, tuned, runs):
     out = [f"# Regime {regime}: {REGIMES[regime]['text']}", "",
            f"Budget {REGIMES[regime]['turns']} environment turns (scorer calls of this comparison cost none), "
            f"{len(SEEDS)} seeds, 500 held-out maps, one base model for all. Rates tried: "
-           f"{', '.join(f'{r:g}' for r in RATES[regime])} on seeds {TUNING_SEEDS}, other seeds than the reported ones.", "",
+           f"{', '.join(f'{r:g}' for r in RATES[regime])} on seed {TUNING_SEEDS[0]}, which is not reported.", "",
            f"    bench/compare.py {regime}", "",
            "| method | rate | success T=1 | 95 % | minus flat_grpo | 95 % | greedy | turns | tokens | loss tokens | as flat rows | all-fail groups | informative nodes / 1k tokens | minutes |",
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
