@@ -1,0 +1,944 @@
+/* LM head, sampling and policy loss: against plain formulas in fp64, finite differences, flattened
+ * rows, and the distribution that sampling promises. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* The noise of the plain C variant, to look at single words. */
+#define GR_CPU_VARIANT f32_base
+#define GR_CPU_F32     1
+#define GR_CPU_BASE    1
+#include "kernels/cpu/gumbel.h"
+#include "tests/kernels.h"
+
+static void assert_near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance * fmax(1, fabs(want))))
+        fail_msg("got %.17g, want %.17g, tolerance %g", got, want, tolerance);
+}
+
+/* ---- policy loss ------------------------------------------------------------------------------------ */
+
+enum { MAX_TOKENS = 512 };
+
+/* Per predicted token, as the op reads it. */
+typedef struct loss_input {
+    double logp[MAX_TOKENS], entropy[MAX_TOKENS], old_logp[MAX_TOKENS], ref_logp[MAX_TOKENS];
+    double a_pos[MAX_TOKENS], a_neg[MAX_TOKENS], w[MAX_TOKENS];
+    int64_t r;
+} loss_input;
+
+typedef struct loss_output {
+    double dlogp[MAX_TOKENS], dentropy[MAX_TOKENS];
+    gr_loss_sums sums;
+} loss_output;
+
+static void run_loss(gr_dev* dev, loss_output* out, const loss_input* x, const gr_loss_params* p)
+{
+    const double* in[7] = {x->logp, x->entropy, x->old_logp, x->ref_logp, x->a_pos, x->a_neg, x->w};
+    void *t[7], *dlogp = new_acc(dev, x->r), *dentropy = new_acc(dev, x->r);
+    for (int i = 0; i < 7; i++) {
+        t[i] = new_acc(dev, x->r);
+        gr_dev_write_acc(dev, t[i], in[i], x->r);
+    }
+    out->sums = (gr_loss_sums){0};
+    dev->ops->policy_loss(dev, dlogp, dentropy, &out->sums, t[0], t[1], t[2], t[3], t[4], t[5],
+                          t[6], x->r, p);
+    gr_dev_read_acc(dev, out->dlogp, dlogp, x->r);
+    gr_dev_read_acc(dev, out->dentropy, dentropy, x->r);
+    for (int i = 0; i < 7; i++) gr_dev_free(dev, t[i]);
+    gr_dev_free(dev, dlogp);
+    gr_dev_free(dev, dentropy);
+}
+
+/* All kinds of KL, with and without dual clip, and the likelihood loss. */
+static gr_loss_params params_of(int i)
+{
+    return (gr_loss_params){.kind = i == 8 ? GR_LOSS_NLL : GR_LOSS_POLICY,
+                            .clip_low = 0.2,
+                            .clip_high = 0.3,
+                            .dual_clip = i / 4 == 1 ? 3 : 0,
+                            .kl = (gr_kl)(i % 4),
+                            .kl_coef = 0.7,
+                            .entropy_coef = 0.05,
+                            .temperature = 1};
+}
+enum { N_PARAMS = 9 };
+
+/* A log ratio inside, beyond either bound, or beyond the dual clip's, never close to one. */
+static double log_ratio(rng* r)
+{
+    static const double low[4] = {log(0.83), log(0.4), log(1.35), log(3.1)};
+    static const double high[4] = {log(1.27), log(0.77), log(2.9), log(5)};
+    const int k = below(r, 4);
+    return low[k] + (high[k] - low[k]) * uniform(r);
+}
+
+static loss_input random_input(rng* r, int64_t n)
+{
+    loss_input x = {.r = n};
+    for (int64_t i = 0; i < n; i++) {
+        x.logp[i] = -4 * uniform(r);
+        x.entropy[i] = 3 * uniform(r);
+        x.old_logp[i] = x.logp[i] - log_ratio(r);
+        x.ref_logp[i] = x.logp[i] + 2 * uniform(r) - 1;
+        x.a_pos[i] = below(r, 4) == 0 ? 0 : uniform(r);
+        x.a_neg[i] = below(r, 4) == 0 ? 0 : -uniform(r);
+        x.w[i] = uniform(r);
+    }
+    return x;
+}
+
+static double loss_at(gr_dev* dev, loss_input* x, const gr_loss_params* p, double* at, double value)
+{
+    static loss_output out;
+    const double kept = *at;
+    *at = value;
+    run_loss(dev, &out, x, p);
+    *at = kept;
+    return out.sums.loss;
+}
+
+static double difference(gr_dev* dev, loss_input* x, const gr_loss_params* p, double* at)
+{
+    const double h = 1e-5;
+    return (loss_at(dev, x, p, at, *at + h) - loss_at(dev, x, p, at, *at - h)) / (2 * h);
+}
+
+static void loss_gradient_matches_differences(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    rng r = {.key = 1};
+    assert_true(open_table(&dev, &tables[0], 1));
+    for (int k = 0; k < N_PARAMS; k++) {
+        const gr_loss_params p = params_of(k);
+        loss_input x = random_input(&r, 60);
+        static loss_output out;
+        run_loss(&dev, &out, &x, &p);
+        for (int64_t i = 0; i < x.r; i++) {
+            assert_near(out.dlogp[i], difference(&dev, &x, &p, &x.logp[i]), 1e-7);
+            assert_near(out.dentropy[i], difference(&dev, &x, &p, &x.entropy[i]), 1e-7);
+        }
+    }
+    gr_dev_close(&dev);
+}
+
+/* ---- folded trees equal flattened rows ------------------------------------------------------------------ */
+
+/* Textbook clipped loss of one token of one trajectory, and its slope. */
+static double flat_loss(double a, double logp, double old_logp, const gr_loss_params* p,
+                        double* slope)
+{
+    const double q = exp(logp - old_logp);
+    const double clipped = fmin(fmax(q, 1 - p->clip_low), 1 + p->clip_high);
+    double gain = fmin(q * a, clipped * a);
+    *slope = q * a <= clipped * a ? -q * a : 0;
+    if (a < 0 && p->dual_clip > 0 && gain < p->dual_clip * a) {
+        gain = p->dual_clip * a;
+        *slope = 0;
+    }
+    return -gain;
+}
+
+static double flat_kl(double d, gr_kl kind, double* slope)
+{
+    const double value[4] = {0, -d, d * d / 2, exp(d) - d - 1}, by_logp[4] = {0, 1, -d, 1 - exp(d)};
+    *slope = by_logp[kind];
+    return value[kind];
+}
+
+typedef struct flat_sums {
+    double loss, dlogp[MAX_TOKENS], dentropy[MAX_TOKENS];
+} flat_sums;
+
+/* Adds one trajectory, the tokens before and including `leaf`; each token folds it in too. */
+static void add_trajectory(flat_sums* f, loss_input* x, const int* parent, int leaf, rng* r,
+                           const gr_loss_params* p)
+{
+    const double weight = uniform(r);
+    double a = 2 * uniform(r) - 1;
+    for (int u = leaf; u >= 0; u = parent[u]) {
+        if (below(r, 8) == 0) a = 2 * uniform(r) - 1; /* credit may differ along the path */
+        double slope, kl_slope;
+        f->loss += weight * flat_loss(a, x->logp[u], x->old_logp[u], p, &slope);
+        f->loss += weight * p->kl_coef * flat_kl(x->ref_logp[u] - x->logp[u], p->kl, &kl_slope);
+        f->loss -= weight * p->entropy_coef * x->entropy[u];
+        f->dlogp[u] += weight * (slope + p->kl_coef * kl_slope);
+        f->dentropy[u] -= weight * p->entropy_coef;
+        x->a_pos[u] += weight * fmax(a, 0);
+        x->a_neg[u] += weight * fmin(a, 0);
+        x->w[u] += weight;
+    }
+}
+
+static void folded_tree_equals_flattened_rows(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    rng r = {.key = 2};
+    assert_true(open_table(&dev, &tables[0], 1));
+    for (int round = 0; round < 300; round++) {
+        const gr_loss_params p = params_of(round % 8);
+        static loss_input x;
+        static loss_output out;
+        static flat_sums f;
+        int parent[MAX_TOKENS];
+        x = random_input(&r, 1 + below(&r, 120));
+        memset(&f, 0, sizeof f);
+        memset(x.a_pos, 0, sizeof x.a_pos);
+        memset(x.a_neg, 0, sizeof x.a_neg);
+        memset(x.w, 0, sizeof x.w);
+        for (int u = 0; u < x.r; u++) parent[u] = u == 0 || below(&r, 6) > 0 ? u - 1 : below(&r, u);
+        for (int leaf = 0; leaf < x.r; leaf++)
+            if (below(&r, 5) == 0) add_trajectory(&f, &x, parent, leaf, &r, &p);
+        run_loss(&dev, &out, &x, &p);
+        assert_near(out.sums.loss, f.loss, 1e-12);
+        for (int64_t u = 0; u < x.r; u++) {
+            assert_near(out.dlogp[u], f.dlogp[u], 1e-12);
+            assert_near(out.dentropy[u], f.dentropy[u], 1e-12);
+        }
+    }
+    gr_dev_close(&dev);
+}
+
+/* Ratio 1 with both bounds at 1: the gradient is kept, nothing counts as cut. */
+static void ties_keep_the_gradient(void** state)
+{
+    (void)state;
+    for (int t = 0; t < GR_COUNT(tables); t++) {
+        gr_dev dev;
+        if (!open_table(&dev, &tables[t], 1)) continue;
+        const gr_loss_params p = {.dual_clip = 1, .temperature = 1};
+        loss_input x = {.logp = {-1, -2},
+                        .old_logp = {-1, -2},
+                        .a_pos = {0.5, 0},
+                        .a_neg = {-0.25, -1},
+                        .w = {1, 2},
+                        .r = 2};
+        loss_output out;
+        run_loss(&dev, &out, &x, &p);
+        assert_true(out.dlogp[0] == -0.25 && out.dlogp[1] == 1);
+        assert_true(out.sums.clip_high == 0 && out.sums.clip_low == 0);
+        gr_dev_close(&dev);
+    }
+}
+
+static void sums_say_what_happened(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    assert_true(open_table(&dev, &tables[0], 1));
+    const gr_loss_params p = params_of(4 + GR_KL_K2);
+    loss_input x = {.logp = {-1, -1, -1, -1, -1},
+                    .entropy = {1, 1, 1, 1, 2},
+                    .a_pos = {1, 1, 0, 0, 0},
+                    .a_neg = {-1, 0, -1, -1, 0},
+                    .w = {1, 2, 4, 8, 0},
+                    .r = 5};
+    static const double ratio[5] = {0.5, 1.5, 0.5, 3.5, 1};
+    double kl_old = 0, sum = 0;
+    for (int i = 0; i < 5; i++) {
+        x.old_logp[i] = x.logp[i] - log(ratio[i]);
+        x.ref_logp[i] = x.logp[i] + i;
+        kl_old += x.w[i] * (ratio[i] - 1 - log(ratio[i]));
+        sum += fabs(log(ratio[i]));
+    }
+    static loss_output out;
+    run_loss(&dev, &out, &x, &p);
+    const gr_loss_sums* s = &out.sums;
+    assert_true(s->weight == 15 && s->rows == 4 && s->entropy == 15);
+    assert_true(s->clip_low == 1 + 4 && s->clip_high == 2 + 8);
+    assert_near(s->kl_old, kl_old, 1e-12);
+    assert_near(s->kl_ref, 2 * 0.5 + 4 * 2 + 8 * 4.5, 1e-12);
+    assert_near(s->max_abs_dlogp, log(3.5), 1e-12);
+    assert_near(s->sum_abs_dlogp, sum, 1e-12);
+    gr_dev_close(&dev);
+}
+
+/* ---- a head ---------------------------------------------------------------------------------------------- */
+
+typedef struct lm {
+    gr_dev dev;
+    int64_t n;
+    int c, v;
+    tensor hidden, w;
+    void *packed, *packed_t;
+    double* logits; /* (n, v) in fp64 */
+} lm;
+
+static void pack(lm* m)
+{
+    m->dev.ops->matmul_pack(&m->dev, m->packed, m->w.dev, m->v, m->c, false);
+    m->dev.ops->matmul_pack(&m->dev, m->packed_t, m->w.dev, m->v, m->c, true);
+    for (int64_t i = 0; i < m->n; i++)
+        for (int x = 0; x < m->v; x++) {
+            double sum = 0;
+            for (int k = 0; k < m->c; k++)
+                sum += m->hidden.host[i * m->c + k] * m->w.host[(int64_t)x * m->c + k];
+            m->logits[i * m->v + x] = sum;
+        }
+}
+
+static bool open_lm(lm* m, const table* t, int threads, rng* r, int64_t n, int c, int v)
+{
+    if (!open_table(&m->dev, t, threads)) return false;
+    m->n = n;
+    m->c = c;
+    m->v = v;
+    m->hidden = random_real(&m->dev, r, n * c, 1.5);
+    m->w = random_real(&m->dev, r, (int64_t)v * c, 1.5);
+    m->packed = dev_bytes(&m->dev, m->dev.ops->matmul_packed_bytes(&m->dev, v, c, false));
+    m->packed_t = dev_bytes(&m->dev, m->dev.ops->matmul_packed_bytes(&m->dev, v, c, true));
+    m->logits = malloc((size_t)(n * v) * sizeof(double));
+    pack(m);
+    return true;
+}
+
+static void close_lm(lm* m)
+{
+    free_tensor(&m->dev, &m->hidden);
+    free_tensor(&m->dev, &m->w);
+    gr_dev_free(&m->dev, m->packed);
+    gr_dev_free(&m->dev, m->packed_t);
+    free(m->logits);
+    gr_dev_close(&m->dev);
+}
+
+/* Requests and answers of the head. */
+typedef struct query {
+    int32_t src[MAX_TOKENS], target[MAX_TOKENS], token[MAX_TOKENS], index[MAX_TOKENS];
+    uint64_t uid[MAX_TOKENS];
+    gr_sampling how[MAX_TOKENS];
+    double logp[MAX_TOKENS], entropy[MAX_TOKENS];
+    int64_t r;
+} query;
+
+static void run_head(lm* m, query* q, bool measure)
+{
+    gr_dev* dev = &m->dev;
+    void *logp = new_acc(dev, q->r), *entropy = new_acc(dev, q->r);
+    const size_t bytes = dev->ops->head_scratch(dev, q->r, m->c, m->v);
+    void* scratch = new_scratch(dev, bytes);
+    dev->ops->head(dev, logp, entropy, measure ? NULL : q->token, m->hidden.dev, m->packed, q->src,
+                   measure ? q->target : NULL, q->how, q->uid, q->index, q->r, m->c, m->v, scratch);
+    free_scratch(dev, scratch, bytes);
+    gr_dev_read_acc(dev, q->logp, logp, q->r);
+    gr_dev_read_acc(dev, q->entropy, entropy, q->r);
+    gr_dev_free(dev, logp);
+    gr_dev_free(dev, entropy);
+}
+
+static const gr_sampling plain = {.temperature = 1, .top_p = 1};
+
+static void random_query(query* q, const lm* m, rng* r, int64_t n)
+{
+    q->r = n;
+    for (int64_t i = 0; i < n; i++) {
+        q->src[i] = i > 0 && below(r, 3) == 0 ? q->src[i - 1] : below(r, (int)m->n);
+        q->target[i] = below(r, m->v);
+        q->uid[i] = r->key * 1000003u + (uint64_t)below(r, 1000);
+        q->index[i] = below(r, 2000);
+        q->how[i] = plain;
+        q->how[i].temperature = below(r, 2) == 0 ? 1 : (float)(0.3 + 2 * uniform(r));
+    }
+}
+
+typedef struct softmax {
+    double log_sum, entropy; /* log of sum of exp(z) */
+} softmax;
+
+static softmax softmax_of(const double* logits, int v, double temperature)
+{
+    double max = -HUGE_VAL, sum = 0, weighted = 0;
+    for (int x = 0; x < v; x++) max = fmax(max, logits[x] / temperature);
+    for (int x = 0; x < v; x++) {
+        const double d = logits[x] / temperature - max;
+        sum += exp(d);
+        weighted += d * exp(d);
+    }
+    return (softmax){max + log(sum), log(sum) - weighted / sum};
+}
+
+static void measures_match_plain_sums(void** state)
+{
+    (void)state;
+    static const int sizes[][2] = {{24, 1000}, {7, 37}, {3, 5}, {33, 2049}, {2, 1}};
+    rng r = {.key = 3};
+    for (int t = 0; t < GR_COUNT(tables); t++)
+        for (int i = 0; i < GR_COUNT(sizes); i++) {
+            lm m;
+            static query q;
+            if (!open_lm(&m, &tables[t], 2, &r, 9, sizes[i][0], sizes[i][1])) continue;
+            random_query(&q, &m, &r, 100);
+            run_head(&m, &q, true);
+            for (int64_t k = 0; k < q.r; k++) {
+                const double* logits = m.logits + q.src[k] * m.v;
+                const double temperature = (double)q.how[k].temperature;
+                const softmax s = softmax_of(logits, m.v, temperature);
+                const double tolerance = tables[t].dtype == GR_F64 ? 1e-12 : 3e-5;
+                assert_near(q.logp[k], logits[q.target[k]] / temperature - s.log_sum, tolerance);
+                assert_near(q.entropy[k], s.entropy, tolerance);
+            }
+            close_lm(&m);
+        }
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------- */
+
+static double noise_of_word(uint32_t w)
+{
+    const double v = ((double)(UINT32_MAX - w) + 0.5) * 0x1p-32;
+    return -log(w < 0x80000000u ? -log(((double)w + 0.5) * 0x1p-32) : -log1p(-v));
+}
+
+static double noise_of(uint64_t uid, int32_t index, int x)
+{
+    uint32_t w[4];
+    gr_philox(uid, (uint64_t)index, (uint64_t)(x / 4), w);
+    return noise_of_word(w[x % 4]);
+}
+
+/* u is never 0 or 1, whatever the word: the noise is finite and close to what fp64 gives. */
+static void noise_is_finite_for_every_word(void** state)
+{
+    (void)state;
+    rng r = {.key = 4};
+    for (int round = 0; round < 20000; round++) {
+        uint32_t w[VEC];
+        acc noise[VEC];
+        for (int i = 0; i < VEC; i++) {
+            const uint32_t at = (uint32_t)(0x1p32 * uniform(&r)), near = at >> below(&r, 32);
+            w[i] = i % 3 == 0 ? at : i % 3 == 1 ? near : UINT32_MAX - near;
+        }
+        w[0] = round == 0 ? 0 : w[0];
+        w[1] = round == 0 ? UINT32_MAX : w[1];
+        vec_store(noise, gumbel_of_words(w));
+        for (int i = 0; i < VEC; i++) {
+            assert_true(isfinite(noise[i]));
+            assert_near((double)noise[i], noise_of_word(w[i]), 2e-6);
+        }
+    }
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------------ */
+
+/* The token drawn has the largest z + noise, up to the rounding of logits. */
+static void draws_follow_the_noise(void** state)
+{
+    (void)state;
+    static const int sizes[][2] = {{16, 3000}, {5, 63}, {5, 64}, {3, 2}};
+    rng r = {.key = 5};
+    for (int t = 0; t < GR_COUNT(tables); t++)
+        for (int i = 0; i < GR_COUNT(sizes); i++) {
+            lm m;
+            static query q;
+            if (!open_lm(&m, &tables[t], 2, &r, 9, sizes[i][0], sizes[i][1])) continue;
+            random_query(&q, &m, &r, 150);
+            run_head(&m, &q, false);
+            for (int64_t k = 0; k < q.r; k++) {
+                double best = -HUGE_VAL, got = -HUGE_VAL;
+                for (int x = 0; x < m.v; x++) {
+                    const double z = m.logits[q.src[k] * m.v + x] / (double)q.how[k].temperature;
+                    const double score = z + noise_of(q.uid[k], q.index[k], x);
+                    best = fmax(best, score);
+                    if (x == q.token[k]) got = score;
+                }
+                assert_near(got, best, tables[t].dtype == GR_F64 ? 1e-12 : 3e-5);
+            }
+            close_lm(&m);
+        }
+}
+
+static void draws_have_the_softmax_distribution(void** state)
+{
+    (void)state;
+    enum { V = 50, DRAWS = 30000 };
+    rng r = {.key = 6};
+    lm m;
+    static query q;
+    const table best = {"cpu", GR_F32, 0};
+    assert_true(open_lm(&m, &best, 2, &r, 1, 3, V));
+    int64_t count[V] = {0};
+    for (int first = 0; first < DRAWS; first += MAX_TOKENS) {
+        q.r = MAX_TOKENS;
+        for (int i = 0; i < MAX_TOKENS; i++) {
+            q.src[i] = 0;
+            q.uid[i] = (uint64_t)(first / 1000); /* few keys, many counters */
+            q.index[i] = first + i;
+            q.how[i] = plain;
+            q.how[i].temperature = 1.5f;
+        }
+        run_head(&m, &q, false);
+        for (int i = 0; i < MAX_TOKENS; i++) count[q.token[i]]++;
+    }
+    const double total = (DRAWS + MAX_TOKENS - 1) / MAX_TOKENS * MAX_TOKENS;
+    const softmax s = softmax_of(m.logits, V, 1.5);
+    double chi2 = 0;
+    for (int x = 0; x < V; x++) {
+        const double want = total * exp(m.logits[x] / 1.5 - s.log_sum);
+        chi2 += ((double)count[x] - want) * ((double)count[x] - want) / want;
+    }
+    print_message("chi-square %.1f at %d degrees of freedom\n", chi2, V - 1);
+    assert_true(chi2 < 49 + 5 * 9.9 && chi2 > 49 - 4.5 * 9.9);
+    close_lm(&m);
+}
+
+static gr_sampling any_sampling(rng* r)
+{
+    gr_sampling s = {.temperature = (float)(0.5 + uniform(r)), .top_p = 1};
+    switch (below(r, 6)) {
+    case 0:
+        s.greedy = true;
+        break;
+    case 1:
+        s.top_k = 1 + below(r, 20);
+        break;
+    case 2:
+        s.top_p = (float)uniform(r);
+        break;
+    case 3:
+        s.min_p = (float)(0.3 * uniform(r));
+        break;
+    case 4:
+        s.top_k = 12, s.top_p = 0.8f, s.min_p = 0.01f;
+        break;
+    default:
+        break;
+    }
+    return s;
+}
+
+static int64_t copy_request(query* to, const query* from, int64_t i)
+{
+    const int64_t k = to->r++;
+    to->src[k] = from->src[i];
+    to->uid[k] = from->uid[i];
+    to->index[k] = from->index[i];
+    to->how[k] = from->how[i];
+    return k;
+}
+
+/* The same request alone, elsewhere in a batch or measured as a target: same token, same log-prob. */
+static void draws_do_not_depend_on_the_batch(void** state)
+{
+    (void)state;
+    rng r = {.key = 7};
+    for (int t = 0; t < GR_COUNT(tables); t++) {
+        lm m;
+        static query q, other;
+        if (!open_lm(&m, &tables[t], 1 + t % 2, &r, 40, 12, 700)) continue;
+        random_query(&q, &m, &r, 200);
+        for (int64_t i = 0; i < q.r; i++) q.how[i] = any_sampling(&r);
+        run_head(&m, &q, false);
+        memcpy(q.target, q.token, sizeof q.target);
+        other = q;
+        run_head(&m, &other, true);
+        assert_memory_equal(other.logp, q.logp, (size_t)q.r * sizeof *q.logp);
+        int64_t from[MAX_TOKENS];
+        for (int round = 0; round < 12; round++) {
+            other.r = 0;
+            const int n = round < 4 ? 1 : 1 + below(&r, 200);
+            for (int k = 0; k < n; k++) from[k] = below(&r, (int)q.r);
+            for (int k = 0; k < n; k++) copy_request(&other, &q, from[k]);
+            run_head(&m, &other, false);
+            for (int k = 0; k < n; k++) {
+                assert_int_equal(other.token[k], q.token[from[k]]);
+                assert_true(other.logp[k] == q.logp[from[k]]);
+                assert_true(other.entropy[k] == q.entropy[from[k]]);
+            }
+        }
+        close_lm(&m);
+    }
+}
+
+/* Rows of the weights repeat, so that logits are equal. */
+static void repeat_row(lm* m, int from, int to)
+{
+    memcpy(m->w.host + (int64_t)to * m->c, m->w.host + (int64_t)from * m->c,
+           (size_t)m->c * sizeof(double));
+    gr_dev_write_real(&m->dev, m->w.dev, m->w.host, m->w.n);
+}
+
+static int argmax_of(const double* logits, int v)
+{
+    int best = 0;
+    for (int x = 1; x < v; x++)
+        if (logits[x] > logits[best]) best = x;
+    return best;
+}
+
+static void greedy_takes_the_lowest_of_equals(void** state)
+{
+    (void)state;
+    rng r = {.key = 8};
+    for (int t = 0; t < GR_COUNT(tables); t++)
+        for (int round = 0; round < 20; round++) {
+            lm m;
+            query q = {.r = 1, .how = {plain}};
+            const int v = 2 + below(&r, 300);
+            if (!open_lm(&m, &tables[t], 1, &r, 1, 4, v)) continue;
+            const int best = argmax_of(m.logits, v);
+            for (int k = 0; k < 4; k++) repeat_row(&m, best, below(&r, v));
+            pack(&m);
+            q.how[0].greedy = true;
+            run_head(&m, &q, false);
+            assert_int_equal(q.token[0], argmax_of(m.logits, v));
+            close_lm(&m);
+        }
+}
+
+/* ---- restricted sampling ---------------------------------------------------------------------------------------- */
+
+static const double* sort_by;
+static int by_logit(const void* a, const void* b)
+{
+    const int x = *(const int*)a, y = *(const int*)b;
+    if (sort_by[x] != sort_by[y]) return sort_by[x] < sort_by[y] ? 1 : -1;
+    return x - y;
+}
+
+/* Which ids may be drawn: by sorting. */
+static void candidates_of(bool* in, const double* logits, int v, const gr_sampling* how)
+{
+    int order[1024];
+    const double temperature = (double)how->temperature;
+    const softmax s = softmax_of(logits, v, temperature);
+    for (int x = 0; x < v; x++) order[x] = x;
+    sort_by = logits;
+    qsort(order, (size_t)v, sizeof *order, by_logit);
+    double mass = 0;
+    for (int k = 0; k < v; k++) {
+        const double p = exp(logits[order[k]] / temperature - s.log_sum);
+        const double largest = exp(logits[order[0]] / temperature - s.log_sum);
+        in[order[k]] = (how->top_k == 0 || k < how->top_k) &&
+                       (k == 0 || mass < (double)how->top_p) && p >= (double)how->min_p * largest;
+        mass += p;
+    }
+}
+
+static void restricted_draws_stay_in_their_set(void** state)
+{
+    (void)state;
+    rng r = {.key = 9};
+    int met = 0, allowed = 0;
+    for (int t = 0; t < GR_COUNT(tables); t++)
+        for (int round = 0; round < 25; round++) {
+            lm m;
+            static query q;
+            bool in[1024], seen[1024] = {false};
+            const int v = 1 + below(&r, 400);
+            if (!open_lm(&m, &tables[t], 2, &r, 1, 2, v)) continue;
+            for (int k = 0; k < 30; k++) repeat_row(&m, below(&r, v), below(&r, v));
+            pack(&m);
+            const gr_sampling how = any_sampling(&r);
+            q.r = 128;
+            for (int i = 0; i < q.r; i++) {
+                q.src[i] = 0, q.uid[i] = r.key + (uint64_t)round, q.index[i] = i;
+                q.how[i] = how;
+                q.how[i].greedy = false;
+            }
+            run_head(&m, &q, false);
+            candidates_of(in, m.logits, v, &how);
+            const softmax s = softmax_of(m.logits, v, (double)how.temperature);
+            for (int i = 0; i < q.r; i++) {
+                assert_true(in[q.token[i]]);
+                seen[q.token[i]] = true;
+                assert_near(q.logp[i], m.logits[q.token[i]] / (double)how.temperature - s.log_sum,
+                            3e-5);
+            }
+            for (int x = 0; x < v; x++) met += seen[x], allowed += in[x];
+            close_lm(&m);
+        }
+    print_message("%d of %d candidates drawn\n", met, allowed);
+    assert_true(met > allowed / 3);
+}
+
+/* A set of one or two: all of it is drawn. */
+static void small_sets_are_drawn_whole(void** state)
+{
+    (void)state;
+    gr_sampling how[4] = {plain, plain, plain, plain};
+    how[0].top_k = 2;
+    how[1].top_p = 1e-6f;
+    how[2].min_p = 1;
+    how[3].top_p = 0;
+    rng r = {.key = 10};
+    for (int k = 0; k < 4; k++) {
+        lm m;
+        static query q;
+        bool seen[100] = {false};
+        assert_true(open_lm(&m, &tables[1], 1, &r, 1, 3, 100));
+        const int best = argmax_of(m.logits, 100);
+        for (int x = 0; x < 100; x++)
+            if (x % 30 == best % 30) repeat_row(&m, best, x); /* three or four equal ones */
+        pack(&m);
+        q.r = 300;
+        for (int i = 0; i < q.r; i++) q.src[i] = 0, q.uid[i] = 5, q.index[i] = i, q.how[i] = how[k];
+        run_head(&m, &q, false);
+        for (int i = 0; i < q.r; i++) seen[q.token[i]] = true;
+        const int low = best % 30; /* the lowest of the equals */
+        for (int x = 0; x < 100; x++) {
+            const bool want = k == 0   ? x == low || x == low + 30
+                              : k == 2 ? x % 30 == low
+                                       : x == low;
+            assert_int_equal(seen[x], want);
+        }
+        close_lm(&m);
+    }
+}
+
+/* ---- head_loss ---------------------------------------------------------------------------------------------------- */
+
+typedef struct loss_run {
+    void *dhidden, *dw, *logp, *entropy;
+    gr_loss_sums sums;
+} loss_run;
+
+static loss_run run_head_loss(lm* m, const query* q, const loss_input* x, const gr_loss_params* p,
+                              double dw0)
+{
+    gr_dev* dev = &m->dev;
+    const double* in[5] = {x->old_logp, x->ref_logp, x->a_pos, x->a_neg, x->w};
+    void* t[5];
+    for (int i = 0; i < 5; i++) {
+        t[i] = new_acc(dev, x->r);
+        gr_dev_write_acc(dev, t[i], in[i], x->r);
+    }
+    loss_run out = {.dhidden = new_real(dev, m->n * m->c),
+                    .dw = new_acc(dev, m->w.n),
+                    .logp = new_acc(dev, x->r),
+                    .entropy = new_acc(dev, x->r)};
+    memset(out.dhidden, 0xff, (size_t)(m->n * m->c) * dev->real_bytes);
+    double* start = malloc((size_t)m->w.n * sizeof *start);
+    for (int64_t i = 0; i < m->w.n; i++) start[i] = dw0;
+    gr_dev_write_acc(dev, out.dw, start, m->w.n);
+    free(start);
+    const gr_loss_rows rows = {q->src, q->target, t[0], t[1], t[2], t[3], t[4]};
+    const size_t bytes = dev->ops->head_loss_scratch(dev, x->r, m->c, m->v);
+    void* scratch = new_scratch(dev, bytes);
+    dev->ops->head_loss(dev, out.dhidden, out.dw, out.logp, out.entropy, &out.sums, m->hidden.dev,
+                        m->packed, m->packed_t, &rows, x->r, m->n, m->c, m->v, p, scratch);
+    free_scratch(dev, scratch, bytes);
+    for (int i = 0; i < 5; i++) gr_dev_free(dev, t[i]);
+    return out;
+}
+
+static void free_run(lm* m, loss_run* x)
+{
+    gr_dev_free(&m->dev, x->dhidden);
+    gr_dev_free(&m->dev, x->dw);
+    gr_dev_free(&m->dev, x->logp);
+    gr_dev_free(&m->dev, x->entropy);
+}
+
+/* Rows off policy by clear ratios; about a third of them carry no weight, some only measure. */
+static void loss_problem(lm* m, query* q, loss_input* x, rng* r, int64_t n, float temperature)
+{
+    random_query(q, m, r, n);
+    for (int64_t i = 0; i < n; i++) q->how[i].temperature = temperature;
+    run_head(m, q, true);
+    *x = random_input(r, n);
+    for (int64_t i = 0; i < n; i++) {
+        x->old_logp[i] = q->logp[i] - log_ratio(r);
+        x->ref_logp[i] = q->logp[i] + 2 * uniform(r) - 1;
+        if (below(r, 3) == 0) x->a_pos[i] = x->a_neg[i] = x->w[i] = 0;
+    }
+}
+
+static double head_loss_at(lm* m, const query* q, const loss_input* x, const gr_loss_params* p,
+                           tensor* of, int64_t at, double value)
+{
+    const double kept = of->host[at];
+    of->host[at] = value;
+    gr_dev_write_real(&m->dev, of->dev, of->host, of->n);
+    pack(m);
+    loss_run out = run_head_loss(m, q, x, p, 0);
+    free_run(m, &out);
+    of->host[at] = kept;
+    gr_dev_write_real(&m->dev, of->dev, of->host, of->n);
+    pack(m);
+    return out.sums.loss;
+}
+
+static void head_loss_matches_differences(void** state)
+{
+    (void)state;
+    rng r = {.key = 11};
+    for (int k = 0; k < N_PARAMS; k++) {
+        lm m;
+        static query q;
+        static loss_input x;
+        gr_loss_params p = params_of(k);
+        p.temperature = k % 2 == 0 ? 1 : 0.8f;
+        assert_true(open_lm(&m, &tables[0], 1, &r, 9, 4, 21));
+        loss_problem(&m, &q, &x, &r, 20, p.temperature);
+        loss_run out = run_head_loss(&m, &q, &x, &p, 0.25);
+        for (int i = 0; i < 24; i++) {
+            tensor* of = i % 2 == 0 ? &m.hidden : &m.w;
+            const int64_t at = below(&r, (int)of->n);
+            const double h = 1e-5, v = of->host[at];
+            const double want = (head_loss_at(&m, &q, &x, &p, of, at, v + h) -
+                                 head_loss_at(&m, &q, &x, &p, of, at, v - h)) /
+                                (2 * h);
+            const double* got = i % 2 == 0 ? out.dhidden : out.dw;
+            assert_near(got[at] - (i % 2 == 0 ? 0 : 0.25), want, 1e-6);
+        }
+        free_run(&m, &out);
+        close_lm(&m);
+    }
+}
+
+static double* read_back(gr_dev* dev, const void* x, int64_t n, bool is_acc)
+{
+    double* host = malloc((size_t)n * sizeof *host);
+    if (is_acc)
+        gr_dev_read_acc(dev, host, x, n);
+    else
+        gr_dev_read_real(dev, host, x, n);
+    return host;
+}
+
+static void assert_close(lm* a, const void* x, lm* b, const void* y, int64_t n, bool is_acc,
+                         double tolerance)
+{
+    double *got = read_back(&a->dev, x, n, is_acc), *want = read_back(&b->dev, y, n, is_acc);
+    double most = 1e-30;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(want[i]));
+    for (int64_t i = 0; i < n; i++) assert_near(got[i] / most, want[i] / most, tolerance);
+    free(got);
+    free(want);
+}
+
+/* Several blocks of rows, many rows of one hidden row: like fp64, and zero where no row reads. */
+static void head_loss_agrees_on_all_tables(void** state)
+{
+    (void)state;
+    for (int t = 1; t < GR_COUNT(tables); t++) {
+        lm m, exact;
+        static query q, q64;
+        static loss_input x, x64;
+        rng r = {.key = 12}, r64 = {.key = 12};
+        gr_loss_params p = params_of(7);
+        p.temperature = 0.9f;
+        if (!open_lm(&m, &tables[t], 2, &r, 40, 20, 150)) continue;
+        assert_true(open_lm(&exact, &tables[0], 1, &r64, 40, 20, 150));
+        gr_dev_write_real(&exact.dev, exact.hidden.dev, m.hidden.host, m.hidden.n);
+        gr_dev_write_real(&exact.dev, exact.w.dev, m.w.host, m.w.n);
+        exact.dev.ops->matmul_pack(&exact.dev, exact.packed, exact.w.dev, exact.v, exact.c, false);
+        exact.dev.ops->matmul_pack(&exact.dev, exact.packed_t, exact.w.dev, exact.v, exact.c, true);
+        loss_problem(&m, &q, &x, &r, 500, p.temperature);
+        loss_problem(&exact, &q64, &x64, &r64, 500, p.temperature);
+        for (int64_t i = 0; i < q.r; i++) q.src[i] = q64.src[i] = q.src[i] < 20 ? q.src[i] : 7;
+        loss_run got = run_head_loss(&m, &q, &x, &p, 0);
+        loss_run want = run_head_loss(&exact, &q, &x, &p, 0);
+        const double tolerance = tables[t].dtype == GR_BF16 ? 5e-3 : 2e-5;
+        assert_close(&m, got.dw, &exact, want.dw, m.w.n, true, 2e-5);
+        assert_close(&m, got.logp, &exact, want.logp, q.r, true, 2e-5);
+        assert_close(&m, got.dhidden, &exact, want.dhidden, m.hidden.n, false, tolerance);
+        assert_near(got.sums.loss, want.sums.loss, 2e-5);
+        double* dhidden = read_back(&m.dev, got.dhidden, m.hidden.n, false);
+        for (int64_t i = 20 * m.c; i < m.hidden.n; i++) assert_true(dhidden[i] == 0);
+        free(dhidden);
+        free_run(&m, &got);
+        free_run(&exact, &want);
+        close_lm(&m);
+        close_lm(&exact);
+    }
+}
+
+/* ---- the same bits --------------------------------------------------------------------------------------------------- */
+
+static void assert_same_bits(const table* a, int threads_a, const table* b, int threads_b)
+{
+    lm m[2];
+    static query q[2];
+    static loss_input x[2];
+    loss_run out[2];
+    const table* t[2] = {a, b};
+    const int threads[2] = {threads_a, threads_b};
+    gr_loss_params p = params_of(3);
+    for (int i = 0; i < 2; i++) {
+        rng r = {.key = 13};
+        if (!open_lm(&m[i], t[i], threads[i], &r, 40, 30, 600)) return;
+        loss_problem(&m[i], &q[i], &x[i], &r, 400, 1);
+        x[i] = x[0];
+        out[i] = run_head_loss(&m[i], &q[i], &x[i], &p, 0.5);
+        for (int64_t k = 0; k < q[i].r; k++) q[i].how[k] = any_sampling(&r);
+        run_head(&m[i], &q[i], false);
+    }
+    const gr_dev* dev = &m[0].dev;
+    assert_memory_equal(out[0].dhidden, out[1].dhidden, (size_t)m[0].hidden.n * dev->real_bytes);
+    assert_memory_equal(out[0].dw, out[1].dw, (size_t)m[0].w.n * dev->acc_bytes);
+    assert_memory_equal(out[0].logp, out[1].logp, (size_t)q[0].r * dev->acc_bytes);
+    assert_memory_equal(out[0].entropy, out[1].entropy, (size_t)q[0].r * dev->acc_bytes);
+    assert_memory_equal(&out[0].sums, &out[1].sums, sizeof out[0].sums);
+    assert_memory_equal(q[0].token, q[1].token, (size_t)q[0].r * sizeof *q[0].token);
+    assert_memory_equal(q[0].logp, q[1].logp, (size_t)q[0].r * sizeof *q[0].logp);
+    for (int i = 0; i < 2; i++) {
+        free_run(&m[i], &out[i]);
+        close_lm(&m[i]);
+    }
+}
+
+static void threads_do_not_matter(void** state)
+{
+    (void)state;
+    for (int t = 0; t < GR_COUNT(tables); t++) assert_same_bits(&tables[t], 1, &tables[t], 2);
+}
+
+static void avx2_and_avx512_agree(void** state)
+{
+    (void)state;
+    assert_same_bits(&tables[2], 1, &tables[3], 2);
+    assert_same_bits(&tables[5], 2, &tables[6], 1);
+}
+
+/* What training measures is what sampling reported. */
+static void head_loss_measures_like_head(void** state)
+{
+    (void)state;
+    rng r = {.key = 14};
+    for (int t = 0; t < GR_COUNT(tables); t++) {
+        lm m;
+        static query q;
+        static loss_input x;
+        const gr_loss_params p = {.temperature = 0.7f};
+        if (!open_lm(&m, &tables[t], 2, &r, 40, 18, 333)) continue;
+        loss_problem(&m, &q, &x, &r, 300, 0.7f);
+        run_head(&m, &q, false);
+        memcpy(q.target, q.token, sizeof q.target);
+        memcpy(x.old_logp, q.logp, sizeof x.old_logp);
+        loss_run out = run_head_loss(&m, &q, &x, &p, 0);
+        assert_true(out.sums.max_abs_dlogp == 0);
+        free_run(&m, &out);
+        close_lm(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_gradient_matches_differences),
+        cmocka_unit_test(folded_tree_equals_flattened_rows),
+        cmocka_unit_test(ties_keep_the_gradient),
+        cmocka_unit_test(sums_say_what_happened),
+        cmocka_unit_test(measures_match_plain_sums),
+        cmocka_unit_test(noise_is_finite_for_every_word),
+        cmocka_unit_test(draws_follow_the_noise),
+        cmocka_unit_test(draws_have_the_softmax_distribution),
+        cmocka_unit_test(draws_do_not_depend_on_the_batch),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(restricted_draws_stay_in_their_set),
+        cmocka_unit_test(small_sets_are_drawn_whole),
+        cmocka_unit_test(head_loss_matches_differences),
+        cmocka_unit_test(head_loss_agrees_on_all_tables),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(avx2_and_avx512_agree),
+        cmocka_unit_test(head_loss_measures_like_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
