@@ -33,7 +33,8 @@ int gr_command_fail(void)
     return 1;
 }
 
-bool gr_command_word(gr_command_words* w, char* arg)
+/* False if `arg` is neither the subject nor an override. */
+static bool take_word(gr_command_words* w, char* arg)
 {
     const char* equals = strchr(arg, '=');
     const char* dot = strchr(arg, '.');
@@ -47,6 +48,23 @@ bool gr_command_word(gr_command_words* w, char* arg)
     if (is_override || w->subject != NULL) return false;
     w->subject = arg;
     return true;
+}
+
+error_t gr_command_parse(gr_command_words* w, int key, char* arg, struct argp_state* state)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (!take_word(w, arg)) argp_error(state, "`%s` is not section.key=value", arg);
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        if (w->subject == NULL) argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static bool exists(const char* path)

@@ -25,8 +25,8 @@ typedef struct gr_command_words {
     const char* override[128];
     int n_overrides;
 } gr_command_words;
-/* Takes one argp argument; false if it is neither. */
-bool gr_command_word(gr_command_words* w, char* arg);
+/* The part of an argp parser that all commands share: words that are no options, and their absence. */
+error_t gr_command_parse(gr_command_words* w, int key, char* arg, struct argp_state* state);
 
 /* Opens what a finished or interrupted run left, for reading: config.json of the run, its overrides,
  * and the weights of a checkpoint. `where` is a run folder (newest checkpoint, or `label`) or a

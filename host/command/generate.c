@@ -57,15 +57,8 @@ static error_t parse(int key, char* arg, struct argp_state* state)
     case 'c':
         o->label = arg;
         return 0;
-    case ARGP_KEY_ARG:
-        if (!gr_command_word(&o->words, arg))
-            argp_error(state, "`%s` is not section.key=value", arg);
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_usage(state);
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return gr_command_parse(&o->words, key, arg, state);
     }
 }
 

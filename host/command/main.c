@@ -24,6 +24,7 @@ int main(int argc, char** argv)
 {
     (void)signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error of the call */
     (void)signal(SIGXFSZ, SIG_IGN);
+    argp_err_exit_status = 1;
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         overview(argc < 2 ? stderr : stdout);
         return argc < 2;

@@ -29,14 +29,11 @@ static error_t parse(int key, char* arg, struct argp_state* state)
         }
         o->step = step, o->group = group, o->node = node;
         return 0;
-    case ARGP_KEY_ARG:
-        if (!gr_command_word(&o->words, arg)) argp_error(state, "unexpected `%s`", arg);
-        return 0;
     case ARGP_KEY_END:
-        if (o->words.subject == NULL || o->step < 0) argp_usage(state);
+        if (o->step < 0) argp_usage(state);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return gr_command_parse(&o->words, key, arg, state);
     }
 }
 
