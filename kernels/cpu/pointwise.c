@@ -4,6 +4,8 @@
  * split the columns, never the rows. */
 #include "kernels/cpu/cpu.h"
 
+#define COLUMNS (8 * VEC) /* of a block that one thread sums over all rows */
+
 /* ---- embedding --------------------------------------------------------------------------------- */
 
 static void embed_rows(real* y, const real* table, const int32_t* token, int64_t n, int c)
@@ -31,11 +33,10 @@ static void add_row(acc* sum, const real* x, int c)
 
 static void embed_columns(acc* dtable, const real* dy, const int32_t* token, int64_t n, int c)
 {
-    enum { BLOCK = 8 * VEC };
 #pragma omp for schedule(static)
-    for (int j = 0; j < c; j += BLOCK)
+    for (int j = 0; j < c; j += COLUMNS)
         for (int64_t i = 0; i < n; i++)
-            add_row(dtable + (int64_t)token[i] * c + j, dy + i * c + j, GR_MIN(c - j, BLOCK));
+            add_row(dtable + (int64_t)token[i] * c + j, dy + i * c + j, GR_MIN(c - j, COLUMNS));
 }
 
 void OP(embed_bwd)(gr_dev* dev, void* dtable, const void* dy, const int32_t* token, int64_t n,
@@ -136,24 +137,26 @@ static void norm_bwd_row(real* dx, const real* dy, const real* x, const real* w,
     }
 }
 
-/* dw[i] += sum over rows of dy x rstd, for one block of up to VEC columns. */
-static void norm_dw_columns(acc* dw, const real* dy, const real* x, const acc* rstd, int64_t n,
-                            int c, int left)
+/* dw += dy x rstd, one row. */
+static void norm_dw_row(acc* dw, const real* dy, const real* x, acc rstd, int c)
 {
-    vec s = vec_load_part(dw, left);
-    for (int64_t i = 0; i < n; i++) {
-        const vec xhat = vec_mul(vec_load_real_part(x + i * c, left), vec_set(rstd[i]));
-        s = vec_fma(vec_load_real_part(dy + i * c, left), xhat, s);
+    const vec r = vec_set(rstd);
+    for (int i = 0; i < c; i += VEC) {
+        const int left = GR_MIN(c - i, VEC);
+        const vec xhat = vec_mul(vec_load_real_part(x + i, left), r);
+        const vec sum =
+            vec_fma(vec_load_real_part(dy + i, left), xhat, vec_load_part(dw + i, left));
+        vec_store_part(dw + i, sum, left);
     }
-    vec_store_part(dw, s, left);
 }
 
 static void norm_bwd(real* dx, acc* dw, const real* dy, const real* x, const real* w,
                      const acc* rstd, const real* dsum, int64_t n, int c)
 {
 #pragma omp for schedule(static) nowait
-    for (int j = 0; j < c; j += VEC)
-        norm_dw_columns(dw + j, dy + j, x + j, rstd, n, c, GR_MIN(c - j, VEC));
+    for (int j = 0; j < c; j += COLUMNS)
+        for (int64_t i = 0; i < n; i++)
+            norm_dw_row(dw + j, dy + i * c + j, x + i * c + j, rstd[i], GR_MIN(c - j, COLUMNS));
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n; i++)
         norm_bwd_row(dx + i * c, dy + i * c, x + i * c, w, rstd[i],

@@ -1,0 +1,150 @@
+/* The cpu device: names, refusals, memory, conversions, and the first error that stays. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+static gr_status open_named(gr_dev* dev, const char* name, gr_dtype dtype, gr_matmul_mode matmul)
+{
+    return gr_dev_open(dev, &(gr_dev_options){name, dtype, matmul, 2});
+}
+
+static void assert_refused(const char* name, gr_dtype dtype, gr_matmul_mode matmul,
+                           const char* reason)
+{
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, name, dtype, matmul), GR_EARG);
+    if (strstr(gr_last_error_text(), reason) == NULL)
+        fail_msg("\"%s\" does not mention \"%s\"", gr_last_error_text(), reason);
+    gr_dev_close(&dev);
+}
+
+static void test_unknown_names_are_refused(void** state)
+{
+    (void)state;
+    assert_refused("gpu", GR_F32, GR_MATMUL_EXACT, "\"gpu\"");
+    assert_refused("cpu:avx9", GR_F32, GR_MATMUL_EXACT, "avx9");
+    assert_refused("cpu:avx2", GR_F64, GR_MATMUL_EXACT, "fp64");
+    assert_refused("cpu:base", GR_F32, GR_MATMUL_BF16, "bf16");
+    assert_refused("cpu", GR_F64, GR_MATMUL_BF16, "fp64");
+    gr_dev dev;
+    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){"cpu", GR_F32, GR_MATMUL_EXACT, -1}),
+                     GR_EARG);
+}
+
+static void test_open_says_what_it_chose(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, "cpu:base", GR_BF16, GR_MATMUL_AUTO), GR_OK);
+    assert_string_equal(dev.name, "cpu:base");
+    assert_string_equal(dev.detail, "cpu base, bf16, exact matmul, 2 threads");
+    assert_int_equal(dev.matmul, GR_MATMUL_EXACT);
+    assert_int_equal(dev.real_bytes, 2);
+    assert_int_equal(dev.acc_bytes, 4);
+    gr_dev_close(&dev);
+    gr_dev_close(&dev);
+
+    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){"cpu", GR_F32, GR_MATMUL_AUTO, 0}), GR_OK);
+    assert_int_not_equal(dev.matmul, GR_MATMUL_AUTO);
+    assert_true(dev.threads >= 1);
+    print_message("%s\n", dev.detail);
+    gr_dev_close(&dev);
+}
+
+static void test_memory_is_aligned_and_zero(void** state)
+{
+    (void)state;
+    static const size_t size[] = {0, 1, 257, 5 << 20};
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, "cpu", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    for (int i = 0; i < GR_COUNT(size); i++) {
+        void* p;
+        assert_int_equal(gr_dev_alloc(&dev, &p, size[i]), GR_OK);
+        assert_int_equal((uintptr_t)p % 256, 0);
+        for (size_t j = 0; j < size[i]; j++) assert_int_equal(((char*)p)[j], 0);
+        gr_dev_free(&dev, p);
+    }
+    gr_dev_close(&dev);
+}
+
+static void test_no_memory_is_a_status(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    void* p;
+    gr_fault_set("dev.alloc:1");
+    assert_int_equal(open_named(&dev, "cpu", GR_F32, GR_MATMUL_EXACT), GR_ENOMEM);
+    gr_fault_set("dev.alloc:2");
+    assert_int_equal(open_named(&dev, "cpu", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    assert_int_equal(gr_dev_alloc(&dev, &p, 100), GR_ENOMEM);
+    assert_null(p);
+    gr_fault_set(NULL);
+    gr_dev_close(&dev);
+}
+
+/* Every bf16 number survives; halfway cases go to the even neighbour; NaN stays NaN. */
+static void test_conversions(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, "cpu", GR_BF16, GR_MATMUL_EXACT), GR_OK);
+    for (uint32_t i = 0; i <= UINT16_MAX; i++) {
+        const uint16_t bits = (uint16_t)i;
+        uint16_t back;
+        double x;
+        gr_dev_read_real(&dev, &x, &bits, 1);
+        gr_dev_write_real(&dev, &back, &x, 1);
+        if (isnan(x))
+            assert_true((back & 0x7fff) > 0x7f80);
+        else
+            assert_int_equal(back, bits);
+    }
+    const double tie[] = {1 + 1.0 / 256, 1 + 3.0 / 256, 1 + 3.0 / 256 + 1e-6, -1 - 1.0 / 256};
+    uint16_t rounded[4];
+    gr_dev_write_real(&dev, rounded, tie, 4);
+    const uint16_t want[] = {0x3f80, 0x3f82, 0x3f82, 0xbf80};
+    assert_memory_equal(rounded, want, sizeof want);
+
+    float f;
+    double d = 0.1;
+    gr_dev_write_acc(&dev, &f, &d, 1);
+    assert_true(f - 0.1f == 0);
+    gr_dev_read_acc(&dev, &d, &f, 1);
+    assert_true(d - (double)0.1f == 0);
+    gr_dev_close(&dev);
+}
+
+static void test_first_error_stays(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, "cpu", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    assert_int_equal(gr_dev_sync(&dev), GR_OK);
+    dev.err = GR_EDEV;
+    strcpy(dev.err_text, "matmul: broken");
+    assert_int_equal(gr_dev_sync(&dev), GR_EDEV);
+    assert_non_null(strstr(gr_last_error_text(), "matmul: broken"));
+    assert_int_equal(gr_dev_sync(&dev), GR_EDEV);
+    gr_dev_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown_names_are_refused),
+        cmocka_unit_test(test_open_says_what_it_chose),
+        cmocka_unit_test(test_memory_is_aligned_and_zero),
+        cmocka_unit_test(test_no_memory_is_a_status),
+        cmocka_unit_test(test_conversions),
+        cmocka_unit_test(test_first_error_stays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
