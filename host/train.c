@@ -276,8 +276,9 @@ static gr_status record(gr_run* run, gr_step* st, gr_metrics* m, bool last)
     bool due = c->checkpoint.every > 0 && run->state.step % c->checkpoint.every == 0;
     gr_metrics_set(m, "time/ckpt", st->ckpt_s);
     GR_TRY(gr_metrics_write(&run->log, run->state.step, m));
+    if (best)
+        GR_TRY(save(run, "best")); /* first: a resume starts after the step's own checkpoint */
     if (due || last || stop_requested) GR_TRY(save(run, NULL));
-    if (best) GR_TRY(save(run, "best"));
     run->state.seconds += gr_now_s() - st->begin_s;
     st->ckpt_s = gr_now_s() - begin;
     return GR_OK;

@@ -60,8 +60,8 @@ enum { N_PARAMS = 9 };
 /* A log ratio inside, beyond either bound, or beyond the dual clip's, never close to one. */
 static inline double log_ratio(rng* r)
 {
-    static const double low[4] = {log(0.83), log(0.4), log(1.35), log(3.1)};
-    static const double high[4] = {log(1.27), log(0.77), log(2.9), log(5)};
+    const double low[4] = {log(0.83), log(0.4), log(1.35), log(3.1)};
+    const double high[4] = {log(1.27), log(0.77), log(2.9), log(5)};
     const int k = below(r, 4);
     return low[k] + (high[k] - low[k]) * uniform(r);
 }
