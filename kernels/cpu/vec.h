@@ -346,7 +346,11 @@ static inline vec vec_exponent(vec a)
 static inline vec vec_mantissa(vec a)
 {
     vec_lanes x = vec_to_lanes(a);
-    VEC_LANES x.lane[i] = (acc)ldexp((double)x.lane[i], -ilogb((double)x.lane[i]));
+    VEC_LANES
+    {
+        int e = ilogb((double)x.lane[i]); /* of 0 it is the smallest int, which has no negative */
+        x.lane[i] = (acc)ldexp((double)x.lane[i], e == FP_ILOGB0 ? 0 : -e);
+    }
     return vec_from_lanes(x);
 }
 static inline acc vec_sum(vec a)
