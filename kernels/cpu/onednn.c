@@ -10,8 +10,9 @@
 /* The library compiles code per shape, which takes milliseconds, so what it made is kept. To keep the
  * number of shapes small, rows are cut: whole blocks, then powers of two, then at most ROWS_SMALL - 1
  * rows at once. */
-#define ROWS_BLOCK 256
-#define ROWS_SMALL 32
+#define ROWS_BLOCK  256
+#define ROWS_SMALL  32
+#define TOKEN_BLOCK 1024 /* of dw, which is read and written once per block */
 
 typedef enum call_kind {
     CALL_MATMUL,  /* rows, m, k; stride of y */
@@ -248,9 +249,9 @@ static void record(gr_dev* dev, const char* op, dnnl_status_t status)
     (void)snprintf(dev->err_text, sizeof dev->err_text, "%s: oneDNN status %d", op, (int)status);
 }
 
-static int64_t next_rows(int64_t left)
+static int64_t next_rows(int64_t left, int64_t block)
 {
-    if (left >= ROWS_BLOCK) return ROWS_BLOCK;
+    if (left >= block) return block;
     if (left < ROWS_SMALL) return left;
     int64_t rows = ROWS_SMALL;
     while (2 * rows <= left) rows *= 2;
@@ -325,7 +326,7 @@ static dnnl_status_t matmul_rows(gr_onednn* lib, const gr_onednn_args* a, int64_
 void gr_onednn_matmul(gr_dev* dev, const gr_onednn_args* a)
 {
     for (int64_t i = 0, rows; i < a->n && dev->err == GR_OK; i += rows) {
-        rows = next_rows(a->n - i);
+        rows = next_rows(a->n - i, ROWS_BLOCK);
         record(dev, "matmul", matmul_rows(lib_of(dev), a, i, rows));
     }
 }
@@ -348,7 +349,7 @@ static dnnl_status_t dw_rows(gr_onednn* lib, const gr_onednn_dw_args* a, int64_t
 void gr_onednn_dw(gr_dev* dev, const gr_onednn_dw_args* a)
 {
     for (int64_t i = 0, rows; i < a->n && dev->err == GR_OK; i += rows) {
-        rows = next_rows(a->n - i);
+        rows = next_rows(a->n - i, TOKEN_BLOCK);
         record(dev, "matmul_dw", dw_rows(lib_of(dev), a, i, rows));
     }
 }
