@@ -61,7 +61,7 @@ void gr_crew_complain(gr_crew* c, const char* fmt, ...)
     if (c->n_complaints == MAX_COMPLAINTS) gr_log("remote world: no more lines about trouble");
 }
 
-/* ---- debts ---------------------------------------------------------------------------------------------- */
+/* ---- debts ----------------------------------------------------------------------------------- */
 
 static void push(debts* q, debt d)
 {
@@ -91,7 +91,7 @@ static void ask_about_world(gr_crew* c, int worker, gr_op op)
     gr_crew_ask(c, worker, &q, (gr_claim){.handle = -1});
 }
 
-/* ---- birth and death -------------------------------------------------------------------------------------- */
+/* ---- birth and death ------------------------------------------------------------------------- */
 
 static bool start(gr_crew* c, int worker)
 {
@@ -126,7 +126,7 @@ int64_t gr_crew_generation(const gr_crew* c, int worker)
     return c->seat[worker].process != NULL ? c->seat[worker].generation : 0;
 }
 
-/* Ends a process. Its first debt gets the blame, unless it never said hello: then nobody can help it. */
+/* Ends a process. Its first debt gets the blame, unless it never even said hello. */
 static void bury(gr_crew* c, seat* s, gr_env_error error)
 {
     GR_ASSERT(c->orphans.n == 0, "one funeral at a time");
@@ -167,7 +167,7 @@ static bool tell_orphan(gr_crew* c, gr_news* out)
     return true;
 }
 
-/* ---- answers -------------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 /* Hello and tasks. A process that gets them wrong is of no use. */
 static void learn(gr_crew* c, seat* s, gr_op op, gr_answer_kind kind)
@@ -243,7 +243,7 @@ static bool listen_to(gr_crew* c, seat* s, gr_news* out)
     return tell_orphan(c, out);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------ */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static double due(const gr_crew* c, const seat* s)
 {
@@ -252,8 +252,8 @@ static double due(const gr_crew* c, const seat* s)
     return s->clock + (starts ? c->settings.start_deadline_s : c->settings.deadline_s);
 }
 
-/* Ends one worker that is late, if any. Only when nothing that was sent is left unread: the answer may
- * have come long ago, while the caller was busy with other things. */
+/* Ends one worker that is late, if any. Only when nothing that was sent is left unread: the answer
+ * may have come long ago, while the caller was busy with other things. */
 static bool enforce_deadline(gr_crew* c, gr_news* out)
 {
     for (int i = 0; i < c->n_seats; i++) {
@@ -305,7 +305,7 @@ bool gr_crew_next(gr_crew* c, bool wait, gr_news* out)
     }
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* The first process must say hello and name its tasks; the others start meanwhile. */
 static gr_status meet(gr_crew* c)

@@ -1,9 +1,9 @@
 /* crew.h - the processes of a remote world: who owes what, who is late, who died. Level 1.
  *
- * A worker answers its requests in order, so the oldest answer owed is the one to blame when it hangs,
- * dies or talks nonsense (a second answer to one request is nonsense to the next). Every request is
- * heard of exactly once more: answered, blamed, or lost through no fault of its own and to be asked
- * again of another process. Knows no episodes. */
+ * A worker answers its requests in order, so the oldest answer owed is the one to blame when it
+ * hangs, dies or talks nonsense (a second answer to one request is nonsense to the next). Every
+ * request is heard of exactly once more: answered, blamed, or lost through no fault of its own and
+ * to be asked again of another process. Knows no episodes. */
 #pragma once
 #include "envs/protocol.h"
 #include "envs/remote.h"

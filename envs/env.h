@@ -1,16 +1,16 @@
 /* env.h - the contract of a world, and the handles through which the scheduler sees every world.
  *
- * Level 1. A world is text in, text out. In-process worlds are plain C with their whole state in one
- * fixed-size block (generator included), so a fork is a memcpy; other worlds live in processes behind
- * envs/protocol.h. No tensors, no tokens, no threads here. */
+ * Level 1. A world is text in, text out. In-process worlds are plain C with their whole state in
+ * one fixed-size block (generator included), so a fork is a memcpy; other worlds live in processes
+ * behind envs/protocol.h. No tensors, no tokens, no threads here. */
 #pragma once
 #include "host/setting.h"
 
 #define GR_SIGNALS 8    /* most named numbers a world reports per step */
 #define GR_OBS_MAX 4096 /* bytes of one observation */
 
-/* Tasks of different splits never overlap, except that warm-start demonstrations may use training maps
- * of another difficulty. */
+/* Tasks of different splits never overlap, except that warm-start demonstrations may use training
+ * maps of another difficulty. */
 typedef enum gr_split { GR_TRAIN, GR_TEST, GR_WARMSTART } gr_split;
 typedef enum gr_end { GR_RUNNING, GR_END_TERMINAL, GR_END_TIME_LIMIT } gr_end;
 
@@ -49,8 +49,9 @@ struct gr_world {
     /* `settings` is the filled struct of `block`; it outlives the world. */
     gr_status (*open)(void** self, const void* settings);
     void (*close)(void* self);
-    /* Puts facts that only the opened world knows (signals, prompt, stop, action_cap) into `facts`, the
-     * copy of this struct that gr_envs_world returns. Their strings live as long as self. NULL: none. */
+    /* Puts facts that only the opened world knows (signals, prompt, stop, action_cap) into `facts`,
+     * the copy of this struct that gr_envs_world returns. Their strings live as long as self. NULL:
+     * none. */
     void (*describe)(void* self, gr_world* facts);
     int64_t (*n_tasks)(void* self, gr_split split);
     int (*horizon)(void* self); /* most turns of an episode */
@@ -60,30 +61,30 @@ struct gr_world {
     void (*step)(void* self, void* state, const char* action, int n_action, gr_obs* out);
     /* dst becomes src with its own random stream; key 0 keeps src's stream (a fork's child 0). */
     void (*fork)(void* self, void* dst, const void* src, uint64_t key);
-    /* The next action of a (noisy) demonstrator for warm starts, stop text included; NULL: none. `key`
-     * belongs to the episode (which demonstrator) and `turn` to the step; the world's own settings say
-     * how good demonstrators are. Returns its length in bytes. */
+    /* The next action of a (noisy) demonstrator for warm starts, stop text included; NULL: none.
+     * `key` belongs to the episode (which demonstrator) and `turn` to the step; the world's own
+     * settings say how good demonstrators are. Returns its length in bytes. */
     int (*demonstrate)(void* self, const void* state, uint64_t key, int turn, char* action,
                        int cap);
     const gr_async* async; /* NULL: in process */
 };
 
-/* A world that answers later, because it lives in other processes: these take the place of state_bytes,
- * reset, step and fork. Handles are the caller's small numbers. */
+/* A world that answers later, because it lives in other processes: these take the place of
+ * state_bytes, reset, step and fork. Handles are the caller's small numbers. */
 struct gr_async {
     void (*reset)(void* self, int handle, gr_split split, int64_t task, uint64_t key);
     void (*step)(void* self, int handle, const char* action, int n_action);
     void (*fork)(void* self, int dst, int src, uint64_t key);
     void (*release)(void* self, int handle); /* an answer still to come is dropped */
-    /* The handle of the next answer, or -1: none is ready, or with wait none is in flight. *obs is valid
-     * until the next call; NULL on error. */
+    /* The handle of the next answer, or -1: none is ready, or with wait none is in flight. *obs is
+     * valid until the next call; NULL on error. */
     int (*poll)(void* self, bool wait, gr_env_error* error, const gr_obs** obs);
 };
 
 extern const gr_world* const gr_worlds[]; /* NULL-terminated: the list of worlds */
 const gr_world* gr_world_find(const char* name);
 
-/* ---- handles: the asynchronous view ------------------------------------------------------------ */
+/* ---- handles: the asynchronous view ---------------------------------------------------------- */
 
 typedef struct gr_env_reply {
     uint64_t tag;
@@ -101,7 +102,7 @@ int64_t gr_envs_n_tasks(gr_envs* e, gr_split split);
 int gr_envs_horizon(gr_envs* e);
 const gr_world* gr_envs_world(const gr_envs* e); /* with the facts known since it was opened */
 
-/* Every reset and step gives exactly one reply, in-process worlds at once. -1: no handle is free. */
+/* Every reset and step gives exactly one reply, of in-process worlds at once. -1: no free handle. */
 int gr_envs_reset(gr_envs* e, gr_split split, int64_t task, uint64_t key, uint64_t tag);
 void gr_envs_step(gr_envs* e, int handle, const char* action, int n_action, uint64_t tag);
 /* Copies a handle that has no step in flight; a world that cannot fork replays its actions. */

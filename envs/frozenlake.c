@@ -1,8 +1,9 @@
 /* frozenlake.c - cross a frozen lake to the goal without falling into a hole.
  *
- * Actions are left, down, right, up and a line end. On slippery ice (success_rate < 1) a move goes to
- * either side instead with equal chance. Entering the goal gives reward 1; goal and holes end the
- * episode, and so does the turn limit. Signals are privileged: they know distances on the map. */
+ * Actions are left, down, right, up and a line end. On slippery ice (success_rate < 1) a move
+ * goes to either side instead with equal chance. Entering the goal gives reward 1; goal and
+ * holes end the episode, and so does the turn limit. Signals are privileged: they know distances
+ * on the map. */
 #include "envs/frozenlake.h"
 
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- settings --------------------------------------------------------------------------------------- */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 #define S gr_lake_settings
 static const gr_setting settings[] = {
@@ -89,7 +90,7 @@ static void lake_describe(void* self, gr_world* facts)
     facts->prompt = prompt[((const gr_lake_settings*)self)->format];
 }
 
-/* ---- dynamics --------------------------------------------------------------------------------------- */
+/* ---- dynamics -------------------------------------------------------------------------------- */
 
 void gr_lake_begin(gr_lake* lake, uint64_t seed)
 {
@@ -102,8 +103,8 @@ void gr_lake_begin(gr_lake* lake, uint64_t seed)
     memset(lake->trail, 0, sizeof lake->trail);
 }
 
-/* gymnasium's table: the action before, the action, the action after (clockwise from left), drawn as
- * argmax(cumsum(probabilities) > u). */
+/* gymnasium's table: the action before, the action, the action after (clockwise from left), drawn
+ * as argmax(cumsum(probabilities) > u). */
 static int slip(double success_rate, int action, double u)
 {
     double side = (1.0 - success_rate) / 2.0;
@@ -152,7 +153,7 @@ int gr_lake_parse_action(const char* text, int n)
     return -1;
 }
 
-/* ---- what is seen --------------------------------------------------------------------------------------- */
+/* ---- what is seen ---------------------------------------------------------------------------- */
 
 /* P the player, X the player in a hole; on the goal P stands for both. */
 static char symbol(const gr_lake* lake, int cell)
@@ -256,7 +257,7 @@ static void observe(const gr_lake_settings* s, const gr_lake* lake, double rewar
     out->hash = hash(lake);
 }
 
-/* ---- the world ---------------------------------------------------------------------------------------- */
+/* ---- the world ------------------------------------------------------------------------------- */
 
 static void lake_reset(void* self, void* state, gr_split split, int64_t task, uint64_t key,
                        gr_obs* out)

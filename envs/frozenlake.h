@@ -1,12 +1,12 @@
 /* frozenlake.h - inside of the FrozenLake world, shared by its files and its tests. Level 1.
  *
- * Dynamics, maps and random streams are gymnasium's FrozenLakeEnv exactly (gymnasium 1.4, MIT licence,
- * Farama Foundation): its generate_random_map(size, 1 - hole_prob, seed), one draw at reset and one per
- * step. One map per task: of the seeds task, task + 2^32, task + 2 * 2^32, ... the first whose map
- * belongs to the split and has its goal within max_turns moves (seeds that find no way on 1024 boards
- * are passed over). A map belongs to the test split when
- * its hash is a multiple of 8, else to the others: splits are disjoint by what is on the map, not only
- * by seed, and warm-start maps of another difficulty are never test maps. */
+ * Dynamics, maps and random streams are gymnasium's FrozenLakeEnv exactly (gymnasium 1.4, MIT
+ * licence, Farama Foundation): its generate_random_map(size, 1 - hole_prob, seed), one draw at
+ * reset and one per step. One map per task: of the seeds task, task + 2^32, task + 2 * 2^32, ...
+ * the first whose map belongs to the split and has its goal within max_turns moves (seeds that find
+ * no way on 1024 boards are passed over). A map belongs to the test split when its hash is a
+ * multiple of 8, else to the others: splits are disjoint by what is on the map, not only by seed,
+ * and warm-start maps of another difficulty are never test maps. */
 #pragma once
 #include "envs/env.h"
 #include "envs/numpy_random.h"

@@ -1,8 +1,8 @@
 /* frozenlake_demo.c - imperfect demonstrators, so that a warm start leaves something to learn.
  *
  * An episode is walked either by an expert (any shortest path around the holes) or by a walker who
- * heads for the goal but sees no holes. Noise makes single actions random; a stuck walker repeats one
- * action to the end. All draws are functions of (key, turn). */
+ * heads for the goal but sees no holes. Noise makes single actions random; a stuck walker repeats
+ * one action to the end. All draws are functions of (key, turn). */
 #include <stdio.h>
 
 #include "envs/frozenlake.h"

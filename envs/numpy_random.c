@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* ---- SeedSequence: entropy -> pool of four words -> 256 bits of state ------------------------------ */
+/* ---- SeedSequence: entropy -> pool of four words -> 256 bits of state ------------------------ */
 
 /* One word through a multiplicative hash whose multiplier itself moves on with every call. */
 static uint32_t hash_word(uint32_t word, uint32_t* multiplier, uint32_t growth)
@@ -37,7 +37,7 @@ static void spread(uint64_t seed, uint64_t out[4])
     }
 }
 
-/* ---- PCG64 ------------------------------------------------------------------------------------------- */
+/* ---- PCG64 ----------------------------------------------------------------------------------- */
 
 static void advance(gr_numpy_random* r)
 {

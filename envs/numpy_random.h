@@ -1,8 +1,8 @@
 /* numpy_random.h - the random stream of numpy.random.default_rng(seed), bit for bit. Level 1.
  *
- * SeedSequence spreads the seed over the state of PCG64 (O'Neill 2014, "PCG: a family of simple fast
- * space-efficient statistically good algorithms for random number generation", XSL-RR 128/64). The
- * generator is plain data: copying it copies the stream. Held to numpy 2.4 by tests/golden. */
+ * SeedSequence spreads the seed over the state of PCG64 (O'Neill 2014, "PCG: a family of simple
+ * fast space-efficient statistically good algorithms for random number generation", XSL-RR 128/64).
+ * The generator is plain data: copying it copies the stream. Held to numpy 2.4 by tests/golden. */
 #pragma once
 #include "host/base.h"
 

@@ -8,7 +8,7 @@
 
 #define EXACT 1e15 /* integers up to here survive a double and cJSON's 15 digits */
 
-/* ---- UTF-8 -------------------------------------------------------------------------------------------- */
+/* ---- UTF-8 ----------------------------------------------------------------------------------- */
 
 /* Bytes of the well-formed sequence at s (RFC 3629), 0 if there is none. */
 static int utf8_length(const unsigned char* s, size_t n)
@@ -56,7 +56,7 @@ static void make_utf8(const char* text, int n, char* out)
     *out = 0;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void add_key(cJSON* o, uint64_t key)
 {
@@ -104,7 +104,7 @@ size_t gr_protocol_write(const gr_request_frame* r, char frame[GR_REQUEST_MAX])
     return GR_FRAME_HEAD + n;
 }
 
-/* ---- answers ---------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 gr_frame_state gr_protocol_frame(const void* bytes, size_t n, size_t* n_body)
 {
@@ -115,7 +115,7 @@ gr_frame_state gr_protocol_frame(const void* bytes, size_t n, size_t* n_body)
     return n - GR_FRAME_HEAD >= *n_body ? GR_FRAME_WHOLE : GR_FRAME_PARTIAL;
 }
 
-/* Readers of one field: false, with the reason written, if it is missing or not what it should be. */
+/* Readers of one field: false, with the reason written, if it is not what it should be. */
 
 static bool wrong(gr_answer* a, const char* key, const char* what)
 {

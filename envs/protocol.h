@@ -1,10 +1,10 @@
 /* protocol.h - what is said between grove and a world in another process, version 1. Level 1.
  *
- * The world reads requests from its standard input and writes answers to its standard output, each as
- * one frame: the length in bytes (4 bytes, big endian), then so many bytes of one JSON object in UTF-8.
- * It answers every request, in the order they came, and flushes each answer before it reads on: what is
- * owed first is what a deadline or a crash is blamed on. Standard error is free for its log. It ends
- * when its input ends. envs/example_world.py is a complete world.
+ * The world reads requests from its standard input and writes answers to its standard output, each
+ * as one frame: the length in bytes (4 bytes, big endian), then so many bytes of one JSON object in
+ * UTF-8. It answers every request, in the order they came, and flushes each answer before it reads
+ * on: what is owed first is what a deadline or a crash is blamed on. Standard error is free for its
+ * log. It ends when its input ends. envs/example_world.py is a complete world.
  *
  *   {"id":1,"op":"hello","version":1,"text_max":4095}
  *     -> {"id":1,"version":1,"prompt":"","stop":"\n","action_cap":16,"horizon":20,
@@ -23,15 +23,16 @@
  *   anything the world cannot do
  *     -> {"id":7,"error":"no such task"}
  *
- * Fields mean what envs/env.h says. A process holds many episodes; grove numbers them. "end" is running,
- * terminal or time_limit; "signals" has one number for each name of hello. Keys and hashes are 64-bit
- * numbers in hexadecimal, because JSON numbers lose bits. Texts are at most text_max bytes and hold no
- * U+0000; bytes of an action that are no UTF-8 text come as U+FFFD. Fields not named here are ignored.
+ * Fields mean what envs/env.h says. A process holds many episodes; grove numbers them. "end" is
+ * running, terminal or time_limit; "signals" has one number for each name of hello. Keys and hashes
+ * are 64-bit numbers in hexadecimal, because JSON numbers lose bits. Texts are at most text_max
+ * bytes and hold no U+0000; bytes of an action that are no UTF-8 text come as U+FFFD. Fields not
+ * named here are ignored.
  *
- * A world must be repeatable: split, task, key and actions decide every answer. That is how an episode
- * outlives its process, and how a world without "fork" is forked: its actions are played again on a
- * fresh episode, and answers other than the first time's are an error. (Such a fork cannot have a random
- * stream of its own.) A world without "hash" is hashed by its text. */
+ * A world must be repeatable: split, task, key and actions decide every answer. That is how an
+ * episode outlives its process, and how a world without "fork" is forked: its actions are played
+ * again on a fresh episode, and answers other than the first time's are an error. (Such a fork
+ * cannot have a random stream of its own.) A world without "hash" is hashed by its text. */
 #pragma once
 #include "envs/env.h"
 
@@ -53,7 +54,7 @@ typedef enum gr_op {
     GR_OP_CLOSE
 } gr_op;
 
-/* ---- requests --------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 typedef struct gr_request_frame {
     gr_op op;
@@ -68,12 +69,12 @@ typedef struct gr_request_frame {
 /* Writes the frame of a request; returns its bytes. */
 size_t gr_protocol_write(const gr_request_frame* r, char frame[GR_REQUEST_MAX]);
 
-/* ---- answers: pure functions of untrusted bytes ---------------------------------------------------- */
+/* ---- answers: pure functions of untrusted bytes ---------------------------------------------- */
 
 typedef enum gr_frame_state { GR_FRAME_PARTIAL, GR_FRAME_WHOLE, GR_FRAME_BAD } gr_frame_state;
 
-/* Is there a frame at the start of n bytes? WHOLE: its body is the n_body bytes at GR_FRAME_HEAD. BAD:
- * its length is 0 or above GR_FRAME_MAX, which nothing that follows can mend. */
+/* Is there a frame at the start of n bytes? WHOLE: its body is the n_body bytes at GR_FRAME_HEAD.
+ * BAD: its length is 0 or above GR_FRAME_MAX, which nothing that follows can mend. */
 gr_frame_state gr_protocol_frame(const void* bytes, size_t n, size_t* n_body);
 
 typedef struct gr_hello {

@@ -1,11 +1,12 @@
-/* remote.c - a world in other processes: episodes that can be forked and that outlive their process.
+/* remote.c - a world in other processes: episodes that can be forked and that outlive their
+ * process.
  *
- * A handle's state is a `moment`: the way to reach it, as a chain of reset, steps and forks that handles
- * share. An `episode` is such a state alive in a worker process. Forks are lazy: handles in the same
- * state share one episode until one of them steps, and the last one takes it over, so a chain of forks
- * and steps costs no more than its steps. Whenever no episode fits (a fork in a world that cannot fork,
- * a process that died) the chain is played again on a fresh episode, and every answer is compared with
- * the first time's. */
+ * A handle's state is a `moment`: the way to reach it, as a chain of reset, steps and forks that
+ * handles share. An `episode` is such a state alive in a worker process. Forks are lazy: handles in
+ * the same state share one episode until one of them steps, and the last one takes it over, so a
+ * chain of forks and steps costs no more than its steps. Whenever no episode fits (a fork in a
+ * world that cannot fork, a process that died) the chain is played again on a fresh episode, and
+ * every answer is compared with the first time's. */
 #include "envs/remote.h"
 
 #include <stdlib.h>
@@ -71,7 +72,7 @@ typedef struct remote {
     int64_t cap_way;
 } remote;
 
-/* ---- moments -------------------------------------------------------------------------------------------- */
+/* ---- moments --------------------------------------------------------------------------------- */
 
 static moment* moment_new(gr_op op, moment* before, int n_action)
 {
@@ -100,7 +101,7 @@ static void forget(void* at)
     }
 }
 
-/* ---- episodes -------------------------------------------------------------------------------------------- */
+/* ---- episodes -------------------------------------------------------------------------------- */
 
 static bool alive(const remote* r, const episode* e)
 {
@@ -211,7 +212,7 @@ static void bring(remote* r, int handle)
     p->episode = e;
 }
 
-/* ---- news -------------------------------------------------------------------------------------------------- */
+/* ---- news ------------------------------------------------------------------------------------ */
 
 static uint64_t digest_of(const gr_obs* o)
 {
@@ -231,7 +232,8 @@ static bool is_repeatable(moment* m, const gr_obs* o)
     return same;
 }
 
-/* Takes in news about a handle's latest request. True if it is the answer that its poll waits for. */
+/* Takes in news about a handle's latest request. True if it is the answer that its poll waits
+ * for. */
 static bool settle(remote* r, gr_news* news)
 {
     const gr_claim* c = &news->claim;
@@ -295,7 +297,7 @@ static int remote_poll(void* self, bool wait, gr_env_error* error, const gr_obs*
     return handle;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* The handle's state becomes `at`, whose reference it takes over; what it held is let go. */
 static void go(remote* r, int handle, moment* at)
@@ -348,7 +350,7 @@ static void remote_release(void* self, int handle)
     *p = (play){.serial = ++r->last_serial};
 }
 
-/* ---- the world -------------------------------------------------------------------------------------------------- */
+/* ---- the world ------------------------------------------------------------------------------- */
 
 static gr_status remote_open(void** self, const void* values)
 {

@@ -13,7 +13,7 @@ static void reserve(gr_bytes* b, size_t more)
     GR_ASSERT(b->data != NULL, "out of memory");
 }
 
-/* ---- end of life -------------------------------------------------------------------------------------- */
+/* ---- end of life ----------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t* handle)
 {
@@ -54,7 +54,7 @@ void gr_worker_kill(gr_worker* w)
     }
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------ */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static void on_room(uv_handle_t* handle, size_t suggested, uv_buf_t* out)
 {
@@ -143,7 +143,7 @@ gr_frame_state gr_worker_take(gr_worker* w, const char** body, size_t* n_body)
     return s;
 }
 
-/* ---- start -------------------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 gr_status gr_worker_start(gr_worker** out, uv_loop_t* loop, const char* command)
 {

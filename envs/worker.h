@@ -1,7 +1,8 @@
-/* worker.h - one child process: bytes to its standard input, frames from its standard output. Level 1.
+/* worker.h - one child process: bytes to its standard input, frames from its standard output. Level
+ * 1.
  *
- * Runs on the caller's loop. Callbacks only collect bytes and set flags, so nothing happens behind the
- * caller's back: it looks at frames and flags when it wants to. */
+ * Runs on the caller's loop. Callbacks only collect bytes and set flags, so nothing happens behind
+ * the caller's back: it looks at frames and flags when it wants to. */
 #pragma once
 #include <uv.h>
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A world that misbehaves on command, for tests/test_remote.c.
 
-Its state is a 64-bit hash of all that happened to the episode, its text that hash: the test computes
-the same. Actions named in harm() do harm, every other one is a step. Options: nofork, nohash;
-hello=KIND: harm instead of a hello, with later=FILE only once FILE exists (the first start makes it).
+Its state is a 64-bit hash of all that happened to the episode, its text that hash: the test
+computes the same. Actions named in harm() do harm, every other one is a step. Options: nofork,
+nohash; hello=KIND: harm instead of a hello, with later=FILE only once FILE exists (the first start
+makes it).
 """
 import json
 import os
@@ -102,7 +103,8 @@ def answer(episodes, q):
     op, e = q["op"], q.get("episode")
     if op == "hello":
         return {"version": 1, "prompt": "", "stop": "\n", "action_cap": 60, "horizon": 100,
-                "signals": ["a", "b"], "fork": "nofork" not in OPTION, "hash": "nohash" not in OPTION}
+                "signals": ["a", "b"], "fork": "nofork" not in OPTION,
+                "hash": "nohash" not in OPTION}
     if op == "tasks":
         return {"train": 1000, "test": 10, "warmstart": 0}
     if op == "close":

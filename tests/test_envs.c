@@ -68,9 +68,10 @@ static const gr_obs* act(gr_envs* e, int handle, const char* action)
 static const char* const word[] = {"left\n", "down\n", "right\n", "up\n"};
 static int below(uint64_t key, uint64_t at, int n) { return (int)(gr_uniform(key, at) * n); }
 
-/* ---- golden files ------------------------------------------------------------------------------------ */
+/* ---- golden files ---------------------------------------------------------------------------- */
 
-/* A map as the R lines make it: the board, then start and goal, all drawn again if they will not do. */
+/* A map as the R lines make it: the board, then start and goal, all drawn again if they will not
+ * do. */
 static void map_with_drawn_ends(int size, double p, uint64_t seed, char* cells)
 {
     gr_numpy_random r;
@@ -203,7 +204,7 @@ static void transitions_are_gymnasiums(void** state)
     fclose(f);
 }
 
-/* ---- dynamics against theory ---------------------------------------------------------------------------- */
+/* ---- dynamics against theory ----------------------------------------------------------------- */
 
 enum { TURNS_MAX = 200 };
 static uint8_t best[TURNS_MAX + 1][GR_LAKE_CELLS]; /* action by turns left and cell */
@@ -264,7 +265,7 @@ static void best_policy_succeeds_as_often_as_theory_says(void** state)
     }
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------------------ */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
 static int by_bytes(const void* a, const void* b) { return memcmp(a, b, GR_LAKE_CELLS); }
 
@@ -367,7 +368,7 @@ static void settings_without_maps_are_refused(void** state)
     }
 }
 
-/* ---- forks and hashes ----------------------------------------------------------------------------------------- */
+/* ---- forks and hashes ------------------------------------------------------------------------ */
 
 static void a_fork_goes_on_as_its_original_would(void** state)
 {
@@ -436,7 +437,7 @@ static void the_hash_is_of_map_and_position(void** state)
     gr_envs_close(e);
 }
 
-/* ---- text and signals ------------------------------------------------------------------------------------------- */
+/* ---- text and signals ------------------------------------------------------------------------ */
 
 static void actions_are_words_with_a_line_end(void** state)
 {
@@ -564,7 +565,7 @@ static void an_episode_ends_at_its_turn_limit(void** state)
     gr_envs_close(e);
 }
 
-/* ---- demonstrations -------------------------------------------------------------------------------------------- */
+/* ---- demonstrations -------------------------------------------------------------------------- */
 
 typedef struct shown {
     int solved, fallen, turns, repeated;
@@ -627,7 +628,7 @@ static void demonstrators_are_as_good_as_asked(void** state)
     assert_in_range(demonstrate(&s, 500).solved, 10, half.solved - 50);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------------ */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 static void every_request_gets_one_reply_in_order(void** state)
 {

@@ -26,7 +26,7 @@
 
 static int below(uint64_t key, uint64_t at, int n) { return (int)(gr_uniform(key, at) * n); }
 
-/* ---- protocol: requests ------------------------------------------------------------------------------- */
+/* ---- protocol: requests ---------------------------------------------------------------------- */
 
 static cJSON* written(const gr_request_frame* r)
 {
@@ -94,7 +94,7 @@ static void requests_are_written_as_promised(void** state)
     }
 }
 
-/* ---- protocol: answers -------------------------------------------------------------------------------- */
+/* ---- protocol: answers ----------------------------------------------------------------------- */
 
 static void a_frame_is_whole_when_its_last_byte_is_there(void** state)
 {
@@ -251,7 +251,8 @@ static void answers_that_are_wrong_are_told_from_nonsense(void** state)
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n); /* fuzz_protocol.c */
 
-/* Its corpus, cut anywhere and with bytes changed; the address sanitizer sees what is read too far. */
+/* Its corpus, cut anywhere and with bytes changed; the address sanitizer sees what is read too
+ * far. */
 static void damaged_answers_do_no_harm(void** state)
 {
     (void)state;
@@ -275,7 +276,7 @@ static void damaged_answers_do_no_harm(void** state)
     }
 }
 
-/* ---- a pool and what the hostile world should say -------------------------------------------------------- */
+/* ---- a pool and what the hostile world should say -------------------------------------------- */
 
 static gr_envs* open_world(const char* command, int workers, double deadline_s, int max_handles)
 {
@@ -346,7 +347,7 @@ static void assert_no_children_left(void)
     assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
 }
 
-/* ---- well-behaved worlds ------------------------------------------------------------------------------------ */
+/* ---- well-behaved worlds --------------------------------------------------------------------- */
 
 static void the_example_world_is_played_to_its_end(void** state)
 {
@@ -434,7 +435,7 @@ static void deadlines_run_from_when_it_is_ones_turn(void** state)
     gr_envs_close(e);
 }
 
-/* ---- hostile worlds ------------------------------------------------------------------------------------------- */
+/* ---- hostile worlds -------------------------------------------------------------------------- */
 
 static const struct {
     const char* action;
@@ -509,7 +510,8 @@ static void answers_nobody_asked_for_end_the_process(void** state)
     gr_envs_close(e);
 }
 
-/* An answer that is in the pipe when its process dies counts, even if a write fails before it is read. */
+/* An answer that is in the pipe when its process dies counts, even if a write fails before it is
+ * read. */
 static void answers_outlive_their_process(void** state)
 {
     (void)state;
@@ -737,7 +739,8 @@ static void handles_can_be_dropped_at_any_time(void** state)
     assert_no_children_left();
 }
 
-/* Injected failures of the outside world: an error of somebody at most, never a hang or a wrong state. */
+/* Injected failures of the outside world: an error of somebody at most, never a hang or a wrong
+ * state. */
 static void failures_of_pipes_and_starts_are_survived(void** state)
 {
     (void)state;

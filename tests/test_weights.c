@@ -334,9 +334,15 @@ static void a_cut_file_is_refused(void** state)
     open_saved(&m, &c);
     size_t n = 0;
     unsigned char* file = slurp(path, &n);
+    uint64_t len = 0;
+    memcpy(&len, file, sizeof len);
     for (size_t cut = 0; cut < n; cut += 64) {
         spill(copy, file, cut);
         refuse(&m, copy, GR_EDATA, "");
+    }
+    for (size_t cut = len; cut < 8 + len; cut++) { /* the header's length runs past the end */
+        spill(copy, file, cut);
+        refuse(&m, copy, GR_EDATA, "header of");
     }
     spill(copy, file, n - 1);
     refuse(&m, copy, GR_EDATA, "`model.norm.weight`: its byte range");

@@ -11,8 +11,8 @@ Writes frozenlake_maps.txt, one line per seed:
     I n 0 seed i0 .. i15    first values of default_rng(seed).integers(n)
 and frozenlake_steps.txt, one line per episode of FrozenLakeEnv:
     size p seed success_rate cells actions states reward terminated
-where seed serves map and reset, p 0 stands for a map of gymnasium's own list, actions are digits, and
-states (two digits each) start with the one after reset.
+where seed serves map and reset, p 0 stands for a map of gymnasium's own list, actions are digits,
+and states (two digits each) start with the one after reset.
 """
 import random
 import sys
