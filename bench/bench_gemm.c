@@ -2,10 +2,12 @@
  *
  *   bench_gemm [device] [fp32|bf16] [threads]      e.g. bench_gemm cpu:avx2 fp32 2
  *
- * Prints GFLOP/s, best of several runs, for y = x w^T and for dw += dy^T x. Compile with
+ * Prints GFLOP/s, best of several runs, for y = x w^T and for dw += dy^T x, after the machine's own
+ * fp32 peak: independent fused multiply-adds on registers, on as many threads. Compile with
  * GR_HAVE_ONEDNN for the comparison; quiet cores matter more than anything else. */
 #include "kernels/ops.h"
 
+#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,46 @@ static const shape dw_shapes[] = {
     {2048, 576, 576},  {2048, 1536, 576}, {2048, 576, 1536}, {512, 1536, 576},
     {256, 49152, 576}, {512, 49152, 576}, {2048, 64, 64},
 };
+
+/* ---- the machine's peak ---------------------------------------------------------------------- */
+
+enum { CHAINS = 12, ROUNDS = 1 << 20 }; /* enough independent sums to fill two pipes */
+
+/* One thread's multiply-adds on registers; returns the flop done. */
+#define PEAK(name, isa, vec, set1, fmadd)                                      \
+    __attribute__((target(isa))) static double name(void)                      \
+    {                                                                          \
+        vec sum[CHAINS], x = set1(1.0f);                                       \
+        for (int i = 0; i < CHAINS; i++) sum[i] = set1(0.0f);                  \
+        for (int r = 0; r < ROUNDS; r++) {                                     \
+            __asm__ volatile("" : "+v"(x)); /* else it is all folded */        \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = \
+                fmadd(x, x, sum[i]);                                           \
+        }                                                                      \
+        for (int i = 0; i < CHAINS; i++) __asm__ volatile("" ::"v"(sum[i]));   \
+        return 2.0 * (double)(sizeof(vec) / sizeof(float)) * CHAINS * ROUNDS;  \
+    }
+PEAK(peak_avx2, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps)
+PEAK(peak_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps)
+
+static void report_peak(const gr_dev* dev)
+{
+    double (*work)(void) = strstr(dev->detail, "avx512") ? peak_avx512
+                           : strstr(dev->detail, "avx2") ? peak_avx2
+                                                         : NULL;
+    double best = 0;
+    if (work == NULL) return;
+    for (int i = 0; i < REPEATS; i++) {
+        const double start = gr_now_s();
+        double flop = 0;
+#pragma omp parallel num_threads(dev->threads) reduction(+ : flop)
+        flop += work();
+        best = GR_MAX(best, flop / (gr_now_s() - start) * 1e-9);
+    }
+    printf("peak    multiply-adds on registers  %8.1f\n", best);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
 
 typedef struct bench {
     gr_dev dev;
@@ -151,6 +193,7 @@ int main(int argc, char** argv)
         return 1;
     }
     printf("%s\n", b.dev.detail);
+    report_peak(&b.dev);
     for (int i = 0; i < GR_COUNT(forward_shapes); i++) bench_forward(&b, forward_shapes[i]);
     for (int i = 0; i < GR_COUNT(dw_shapes); i++) bench_dw(&b, dw_shapes[i]);
     gr_dev_close(&b.dev);

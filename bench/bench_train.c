@@ -4,11 +4,14 @@
  *
  * The default is a 135M model (30 layers, width 576, 9 heads, 3 KV heads, MLP 1536, vocabulary
  * 49152, tied) on 8 paths of 564 tokens. fork=k makes the paths share their first k tokens, as the
- * leaves of one tree do. Prints one JSON line; ops are timed by a table that wraps the device's
- * own. */
+ * leaves of one tree do; batches=k cuts the step into k micro-batches of paths / k paths each. Prints
+ * one JSON line; ops are timed by a table that wraps the device's own. Flat rows are compared with a
+ * tree by flat_tokens / step_s; peak_mb is what the process really took, plan_mb what was planned;
+ * gflops counts 6 flop per weight and token (attention not counted). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "model/objective.h"
@@ -20,6 +23,7 @@ typedef struct settings {
     int layers, width, heads, kv_heads, head_dim, mlp, vocab, tied;
     int paths, tokens, fork; /* tokens per path, of them the first `fork` shared by all */
     int predict;             /* every predict-th token is trained */
+    int batches;             /* micro-batches of a step */
     int bf16, threads, recompute, steps;
     int bf16_matmul; /* products through the library, where the CPU has bf16 arithmetic */
     int cpu_time;    /* seconds are the process's CPU time: comparable on a busy machine */
@@ -38,6 +42,7 @@ static settings defaults(void)
                       .paths = 8,
                       .tokens = 564,
                       .predict = 1,
+                      .batches = 1,
                       .steps = 3};
 }
 
@@ -46,13 +51,25 @@ static int parse(settings* s, int argc, char** argv)
     const struct {
         const char* key;
         int* value;
-    } table[] = {
-        {"layers", &s->layers},     {"width", &s->width},       {"heads", &s->heads},
-        {"kv_heads", &s->kv_heads}, {"mlp", &s->mlp},           {"head_dim", &s->head_dim},
-        {"vocab", &s->vocab},       {"tied", &s->tied},         {"paths", &s->paths},
-        {"tokens", &s->tokens},     {"fork", &s->fork},         {"predict", &s->predict},
-        {"bf16", &s->bf16},         {"threads", &s->threads},   {"recompute", &s->recompute},
-        {"steps", &s->steps},       {"cpu_time", &s->cpu_time}, {"bf16_matmul", &s->bf16_matmul}};
+    } table[] = {{"layers", &s->layers},
+                 {"width", &s->width},
+                 {"heads", &s->heads},
+                 {"kv_heads", &s->kv_heads},
+                 {"mlp", &s->mlp},
+                 {"head_dim", &s->head_dim},
+                 {"vocab", &s->vocab},
+                 {"tied", &s->tied},
+                 {"paths", &s->paths},
+                 {"tokens", &s->tokens},
+                 {"fork", &s->fork},
+                 {"predict", &s->predict},
+                 {"batches", &s->batches},
+                 {"bf16", &s->bf16},
+                 {"threads", &s->threads},
+                 {"recompute", &s->recompute},
+                 {"steps", &s->steps},
+                 {"cpu_time", &s->cpu_time},
+                 {"bf16_matmul", &s->bf16_matmul}};
     for (int i = 1; i < argc; i++) {
         const char* eq = strchr(argv[i], '=');
         bool known = false;
@@ -204,16 +221,17 @@ static void layout(trainer* t, const settings* s, int n_tokens, gr_arena* host, 
     gr_objective_layout(&t->o, &t->w, n_tokens, s->tokens, true, s->recompute, host, device);
 }
 
-/* `paths` leaves below a shared prefix of `fork` tokens (0: paths of their own). */
+/* One micro-batch: leaves below a shared prefix of `fork` tokens (0: paths of their own). */
 static gr_batch make_batch(const settings* s)
 {
-    size_t n = (size_t)s->paths * (size_t)s->tokens;
+    const int paths = s->paths / s->batches;
+    size_t n = (size_t)paths * (size_t)s->tokens;
     gr_batch b = {.max_path = s->tokens};
     int32_t** const ints[] = {&b.token, &b.position, &b.subtree_end, &b.src, &b.target};
     double** const doubles[] = {&b.old_logp, &b.ref_logp, &b.a_pos, &b.a_neg, &b.w};
     for (int i = 0; i < GR_COUNT(ints); i++) *ints[i] = calloc(n, sizeof(int32_t));
     for (int i = 0; i < GR_COUNT(doubles); i++) *doubles[i] = calloc(n, sizeof(double));
-    for (int path = 0; path < s->paths; path++) {
+    for (int path = 0; path < paths; path++) {
         int first = path == 0 ? 0 : s->fork;
         int end = b.n_tokens + s->tokens - first;
         for (int i = first; i < s->tokens; i++) {
@@ -224,7 +242,7 @@ static gr_batch make_batch(const settings* s)
             if (i == 0 || i % s->predict != 0) continue;
             b.src[b.n_rows] = i == s->fork ? s->fork - 1 : at - 1;
             b.target[b.n_rows] = b.token[at];
-            b.a_pos[b.n_rows] = b.w[b.n_rows] = 1.0 / (double)n;
+            b.a_pos[b.n_rows] = b.w[b.n_rows] = 1.0 / (double)(s->paths * s->tokens);
             b.n_rows++;
         }
     }
@@ -232,7 +250,7 @@ static gr_batch make_batch(const settings* s)
     return b;
 }
 
-static double step(trainer* t, const gr_batch* b, double* loss)
+static double step(trainer* t, const settings* s, const gr_batch* b, double* loss)
 {
     const gr_loss_params nll = {.kind = GR_LOSS_NLL, .temperature = 1};
     const gr_optimizer_settings adam = {
@@ -240,9 +258,12 @@ static double step(trainer* t, const gr_batch* b, double* loss)
     double begin = now(), norm, lr;
     bool skipped = false;
     gr_loss_sums sums = {0};
+    gr_status status = GR_OK;
     gr_optimizer_zero_grad(&t->opt);
-    if (gr_objective_step(&t->o, b, &nll, t->opt.grad, &sums) != GR_OK ||
-        gr_optimizer_step(&t->opt, &adam, 0, &norm, &lr, &skipped) != GR_OK || skipped) {
+    for (int i = 0; i < s->batches && status == GR_OK; i++)
+        status = gr_objective_step(&t->o, b, &nll, t->opt.grad, &sums);
+    if (status != GR_OK || gr_optimizer_step(&t->opt, &adam, 0, &norm, &lr, &skipped) != GR_OK ||
+        skipped) {
         fprintf(stderr, "bench_train: %s\n", skipped ? "gradient not finite" : gr_last_error());
         exit(1);
     }
@@ -256,13 +277,13 @@ static int by_value(const void* a, const void* b)
     return x < y ? -1 : x > y;
 }
 
-static void run(trainer* t, const settings* s, const gr_batch* b, size_t device_bytes)
+static void run(trainer* t, const settings* s, const gr_batch* b, size_t planned)
 {
     double times[64], loss = 0, first = 0, total = 0, best_parts[N_PARTS] = {0};
     int n = GR_MIN(s->steps, GR_COUNT(times));
     for (int i = -1; i < n; i++) { /* the first one warms up */
         memset(part_s, 0, sizeof part_s);
-        double seconds = step(t, b, &loss);
+        double seconds = step(t, s, b, &loss);
         if (i < 0) {
             first = loss;
             continue;
@@ -274,12 +295,17 @@ static void run(trainer* t, const settings* s, const gr_batch* b, size_t device_
         }
     }
     qsort(times, (size_t)n, sizeof *times, by_value);
-    printf("{\"device\":\"%s\",\"params\":%lld,\"tokens\":%d,\"rows\":%d,\"flat_tokens\":%d,"
-           "\"step_s\":%.3f,\"best_s\":%.3f,\"tokens_per_s\":%.1f,\"memory_mb\":%.0f,"
-           "\"loss\":[%.4f,%.4f],\"parts_s\":{",
-           t->dev.detail, (long long)t->w.n_params, b->n_tokens, b->n_rows, s->paths * s->tokens,
-           times[n / 2], times[0], b->n_tokens / times[n / 2], (double)device_bytes / 1e6, first,
-           loss);
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    const int tokens = s->batches * b->n_tokens, flat = s->paths * s->tokens;
+    printf("{\"device\":\"%s\",\"params\":%lld,\"tokens\":%d,\"flat_tokens\":%d,"
+           "\"step_s\":%.3f,\"best_s\":%.3f,\"tokens_per_s\":%.1f,\"flat_tokens_per_s\":%.1f,"
+           "\"gflops\":%.1f,"
+           "\"plan_mb\":%.0f,\"peak_mb\":%.0f,\"loss\":[%.4f,%.4f],\"parts_s\":{",
+           t->dev.detail, (long long)t->w.n_params, tokens, flat, times[n / 2], times[0],
+           tokens / times[n / 2], flat / times[n / 2],
+           6e-9 * (double)t->w.n_params * tokens / times[n / 2], (double)planned / 1e6,
+           1024.0 * (double)usage.ru_maxrss / 1e6, first, loss);
     double rest = total;
     for (int i = 0; i < N_PARTS; i++) {
         printf("\"%s\":%.3f,", part_name[i], best_parts[i]);
@@ -311,7 +337,7 @@ int main(int argc, char** argv)
     device.base = block;
     layout(&t, &s, b.n_tokens, &host, &device);
     gr_weights_init(&t.w, 1);
-    run(&t, &s, &b, device.cap);
+    run(&t, &s, &b, host.cap + device.cap);
     return 0;
 fail:
     fprintf(stderr, "bench_train: %s\n", gr_last_error());

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,10 +55,12 @@ static pid_t start(const char* fault, const char* command, const char* const* ar
     _exit(127);
 }
 
+static struct rusage usage; /* of the last program that finished */
+
 static int finish(pid_t pid)
 {
     int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(wait4(pid, &status, 0, &usage), pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -303,6 +306,28 @@ static void dry_run_writes_nothing(void** state)
     assert_null(slurp("dry", "/t/config.json"));
 }
 
+/* A model large enough that the program itself (some 10 MB) does not decide. */
+static void memory_is_what_the_plan_says(void** state)
+{
+    (void)state;
+    const char* more[] = {"model.layers=6", "model.width=256",   "model.mlp=704", "model.heads=4",
+                          "run.steps=2",    "warmstart.steps=2", "eval.tasks=4",  "--dry-run"};
+    assert_int_equal(train("plan", 8, more), 0);
+    char* text = slurp("", "stderr");
+    const char* at = strstr(text, "together ");
+    assert_non_null(at);
+    const double planned = 1e6 * strtod(at + strlen("together "), NULL);
+    free(text);
+    assert_int_equal(train("plan", 7, more), 0);
+    const double peak = 1024.0 * (double)usage.ru_maxrss;
+    print_message("plan %.1f MB, peak %.1f MB\n", planned / 1e6, peak / 1e6);
+    assert_true(peak > 0.5 * planned);
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__) /* these need memory of their own */
+    assert_true(peak <= 1.1 * planned);
+#endif
+}
+
 static void replay_finds_equal_tokens(void** state)
 {
     (void)state;
@@ -397,6 +422,7 @@ int main(void)
         cmocka_unit_test(a_finished_run_is_never_overwritten),
         cmocka_unit_test(bad_settings_end_before_any_work),
         cmocka_unit_test(dry_run_writes_nothing),
+        cmocka_unit_test(memory_is_what_the_plan_says),
         cmocka_unit_test(replay_finds_equal_tokens),
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
