@@ -177,7 +177,7 @@ def report(args, regime, best, tuned, runs):
     with open(os.path.join(results, f"compare-{regime}.json"), "w") as f:
         json.dump({"rates": best, "tuning": {m: {f"{r:g}": v for r, v in t.items()} for m, t in tuned.items()},
                    "final": {m: {s: final(x) for s, x in by_seed.items() if x} for m, by_seed in runs.items()},
-                   "curves": curves}, f, indent=1)
+                   "curves": curves}, f)
     plot(regime, curves)
     print("\n".join(out))
 
