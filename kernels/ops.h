@@ -74,15 +74,32 @@ typedef void gr_rmsnorm_bwd_fn(gr_dev* dev, void* dx, void* dw, const void* dy, 
                                const void* w, const void* rstd, const void* dsum, int64_t n, int c);
 
 /* Splits rows of qkv, normalises q and k per head if weights are given (Qwen3), rotates them
- * (Su et al. 2021, arXiv:2104.09864; pairs are (i, i + d/2), angle position * theta^(-2i/d),
- * computed in double and rounded once).
+ * (Su et al. 2021, arXiv:2104.09864; pairs are (i, i + d/2), angle position *
+ * gr_rope_scaled(theta^(-2i/d)), computed in double and rounded once).
  *   q (n, h, d), k, v (n, hk, d) real; rstd (n, h + hk) acc, NULL without norm weights
  *   qkv (n, (h + 2 hk) d) real; q_norm, k_norm (d) real or NULL; position (n) int32 */
+/* Llama 3's longer contexts: wavelengths above original / low are stretched by `factor`, those below
+ * original / high stay, and the inverse wavelengths between are mixed linearly. */
+typedef struct gr_rope_scaling {
+    double factor;    /* 0: none */
+    double low, high; /* low < high: turns within the original context */
+    int original;     /* tokens the model was first trained on */
+} gr_rope_scaling;
 typedef struct gr_heads {
     int h, hk, d;
     double theta;
     float eps; /* of the q/k norm */
+    gr_rope_scaling scaling;
 } gr_heads;
+/* Radians per position of a pair whose unscaled value is `speed`. */
+static inline double gr_rope_scaled(const gr_rope_scaling* s, double speed)
+{
+    if (s->factor == 0) return speed;
+    const double turns = s->original * speed / 6.283185307179586;
+    double mix = (turns - s->low) / (s->high - s->low);
+    mix = mix < 0 ? 0 : mix > 1 ? 1 : mix;
+    return speed * (mix + (1 - mix) / s->factor);
+}
 typedef void gr_qkv_rope_fwd_fn(gr_dev* dev, void* q, void* k, void* v, void* rstd, const void* qkv,
                                 const void* q_norm, const void* k_norm, const int32_t* position,
                                 int64_t n, const gr_heads* heads);

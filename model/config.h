@@ -1,11 +1,12 @@
 /* config.h - the shape of a decoder-only transformer as in Llama and Qwen. Level 2. */
 #pragma once
-#include "host/base.h"
+#include "kernels/ops.h"
 
 typedef struct gr_model_config {
     int layers, width, heads, kv_heads, head_dim, mlp, vocab;
     int max_context; /* most tokens on one path */
     double rope_theta;
+    gr_rope_scaling rope_scaling; /* Llama 3.1 and later */
     float norm_eps;
     bool qkv_bias; /* Qwen2 */
     bool qk_norm;  /* Qwen3 */

@@ -144,7 +144,8 @@ static pass begin_pass(const gr_weights* w, const gr_rows* rows, gr_acts* a, voi
                   .hk = c->kv_heads,
                   .d = c->head_dim,
                   .theta = c->rope_theta,
-                  .eps = c->norm_eps},
+                  .eps = c->norm_eps,
+                  .scaling = c->rope_scaling},
         .scale = (float)(1 / sqrt((double)c->head_dim)),
     };
 }

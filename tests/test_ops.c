@@ -258,7 +258,16 @@ static void rope_plain(const op_case* o, double* const* out, double* const* in,
             const double* w = o->n_in == 3 ? in[1 + which] : NULL;
             const double a = w != NULL ? x[e] * r * w[e] : x[e];
             const double b = w != NULL ? x[other] * r * w[other] : x[other];
-            const double angle = index[row] * pow(o->heads.theta, -2.0 * pair / d);
+            const gr_rope_scaling* s = &o->heads.scaling;
+            double speed = pow(o->heads.theta, -2.0 * pair / d);
+            const double wave = 2 * M_PI / speed; /* tokens per turn */
+            if (s->factor > 0 && wave > s->original / s->low) {
+                speed /= s->factor;
+            } else if (s->factor > 0 && wave > s->original / s->high) {
+                const double mix = (s->original / wave - s->low) / (s->high - s->low);
+                speed = (1 - mix) * speed / s->factor + mix * speed;
+            }
+            const double angle = index[row] * speed;
             y[e] = a * cos(angle) + (e < d / 2 ? -b : b) * sin(angle);
         }
     }
@@ -383,6 +392,8 @@ static int all_cases(op_case* o)
     o[n++] = rope_case(3, 1, 38, false);
     o[n++] = rope_case(4, 2, 64, true);
     o[n++] = rope_case(2, 2, 16, false);
+    o[n++] = rope_case(2, 1, 32, false);
+    o[n - 1].heads.scaling = (gr_rope_scaling){.factor = 8, .low = 1, .high = 4, .original = 512};
     o[n++] = matmul_case(1, 1, false);
     o[n++] = matmul_case(7, 5, true);
     o[n++] = matmul_case(33, 70, true);

@@ -24,7 +24,7 @@ BEGIN {
     split("host/base.h 0  host/arena.h 0.5  host/setting.h 0.5  host/json.h 0.5  host/durable.h 0.5 " \
           "kernels/device.h 1  envs/env.h 1  envs/protocol.h 1.5  host/config.h 1  host/comm.h 1 " \
           "model/tokenizer.h 1  model/chat.h 1 " \
-          "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2  model/batch.h 2 " \
+          "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
           "model/weights.h 2.5  model/safetensors.h 2.5 " \
           "model/transformer.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
           "model/engine.h 4  host/tree.h 4.5 " \
