@@ -15,7 +15,7 @@
 
 #include "host/checkpoint_parts.h"
 #include "host/durable.h"
-#include "model/safetensors.h"
+#include "model/folder.h"
 
 #define PATH_BYTES   1024
 #define MARKER_BYTES 2048
@@ -166,7 +166,7 @@ static gr_status save_moments(const gr_weights* w, const gr_optimizer* o, const 
 {
     int n = 0;
     gr_safetensors_entry* entry = list_moments(w, o, &n);
-    gr_status st = gr_safetensors_write(file, w->dev, entry, n);
+    gr_status st = gr_safetensors_write(file, w->dev, entry, n, GR_FILE_ACC);
     free(entry);
     return st;
 }
@@ -341,7 +341,7 @@ static gr_status load_moments(const gr_weights* w, gr_optimizer* o, const char* 
     int n = 0;
     GR_TRY(join(file, folder, optimizer_file));
     gr_safetensors_entry* entry = list_moments(w, o, &n);
-    gr_status st = gr_safetensors_read(file, w->dev, entry, n);
+    gr_status st = gr_safetensors_read(&(const char*){file}, 1, w->dev, entry, n);
     free(entry);
     return st;
 }
@@ -366,12 +366,12 @@ static gr_status load_tensors(gr_weights* w, gr_optimizer* o, const char* folder
 {
     path file;
     GR_TRY(join(file, folder, model_file));
-    if (o == NULL) return gr_weights_load(w, file);
+    if (o == NULL) return gr_folder_load(w, folder);
     int n = gr_weights_entries(w, o->grad, "", NULL);
     gr_safetensors_entry* entry = malloc((size_t)n * sizeof *entry);
     GR_ASSERT(entry != NULL, "out of memory");
     gr_weights_entries(w, o->grad, "", entry);
-    gr_status st = gr_safetensors_read(file, w->dev, entry, n);
+    gr_status st = gr_safetensors_read(&(const char*){file}, 1, w->dev, entry, n);
     free(entry);
     GR_TRY(st);
     GR_TRY(load_moments(w, o, folder));

@@ -1,7 +1,14 @@
 #include "host/json.h"
 
+#include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_VALUES 8000000 /* the largest tokenizer.json has a million */
+#define MAX_BYTES  (128 << 20)
 
 /* The table of well-formed sequences in the Unicode standard (3.9, table 3-7): a first byte, the range
  * of the second; further ones are 80..BF. Leaves out overlong forms and surrogates. */
@@ -63,4 +70,53 @@ void gr_json_number(FILE* out, double x)
         if (strtod(text, NULL) == x) break;
     }
     fputs(text, out);
+}
+
+cJSON* gr_json_parse(const char* text, size_t n, const char** end)
+{
+    int64_t values = 0;
+    for (size_t i = 0; i < n; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    if (end != NULL) *end = text;
+    if (values > MAX_VALUES) return NULL;
+    return cJSON_ParseWithLengthOpts(text, n, end, false);
+}
+
+static gr_status read_text(FILE* f, const char* path, char** text, size_t* n)
+{
+    struct stat info;
+    if (fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode)) {
+        return GR_FAIL(GR_EIO, "%s: not a regular file", path);
+    }
+    if (info.st_size > MAX_BYTES) {
+        return GR_FAIL(GR_EDATA, "%s: %lld bytes of JSON, at most %d are read", path,
+                       (long long)info.st_size, MAX_BYTES);
+    }
+    *n = (size_t)info.st_size;
+    *text = malloc(*n + 1);
+    if (*text == NULL) return GR_FAIL(GR_ENOMEM, "%s: out of memory", path);
+    if (fread(*text, 1, *n, f) != *n) {
+        return GR_FAIL(GR_EIO, "%s: cannot read: %s", path,
+                       ferror(f) ? strerror(errno) : "it became shorter");
+    }
+    return GR_OK;
+}
+
+gr_status gr_json_read(const char* path, cJSON** object)
+{
+    char* text = NULL;
+    size_t n = 0;
+    FILE* f = fopen(path, "rbe");
+    if (f == NULL) return GR_FAIL(GR_EIO, "%s: cannot open: %s", path, strerror(errno));
+    gr_status st = read_text(f, path, &text, &n);
+    (void)fclose(f);
+    if (st == GR_OK) {
+        *object = gr_json_parse(text, n, NULL);
+        if (!cJSON_IsObject(*object)) st = GR_FAIL(GR_EDATA, "%s: not a JSON object", path);
+    }
+    if (st != GR_OK) {
+        cJSON_Delete(*object);
+        *object = NULL;
+    }
+    free(text);
+    return st;
 }

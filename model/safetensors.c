@@ -1,19 +1,23 @@
 /* safetensors.c - reads and writes named arrays, little endian like every host this runs on.
  *
- * A file is read whole into host memory before anything is believed: header length, JSON, dtypes,
- * shapes and byte ranges are checked against its size, so a damaged file is an error, never a
- * crash. */
+ * A file is mapped, and nothing in it is believed: header length, JSON, dtypes, shapes and byte ranges
+ * are checked against its size, so a damaged file is an error, never a crash. (One that another
+ * program cuts while it is read ends this one, as with every mapping.) */
 #include "model/safetensors.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "host/json.h"
 
 #define CHUNK      4096               /* elements converted at a time */
 #define MAX_HEADER (100 << 20)        /* bytes; the format's own limit */
@@ -41,15 +45,25 @@ static int64_t elements(const gr_safetensors_entry* e)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static dtype stored_dtype(const gr_dev* dev) { return dev->acc_bytes == 8 ? F64 : F32; }
+static dtype stored_dtype(const gr_dev* dev, gr_file_dtype wanted)
+{
+    if (wanted == GR_FILE_BF16) return BF16;
+    if (wanted == GR_FILE_F16) return F16;
+    return wanted == GR_FILE_ACC && dev->acc_bytes == 8 ? F64 : F32;
+}
+
+int64_t gr_safetensors_bytes(const gr_dev* dev, const gr_safetensors_entry* entry,
+                             gr_file_dtype as)
+{
+    return elements(entry) * (int64_t)dtypes[stored_dtype(dev, as)].bytes;
+}
 
 /* JSON text, padded with blanks so that the data begin at a multiple of 64. The caller frees it. */
-static char* make_header(const gr_dev* dev, const gr_safetensors_entry* entry, int n)
+static char* make_header(dtype type, const gr_safetensors_entry* entry, int n)
 {
     cJSON* root = cJSON_CreateObject();
     cJSON* meta = cJSON_AddObjectToObject(root, "__metadata__");
     cJSON_AddStringToObject(meta, "format", "pt"); /* the Python library insists on it */
-    dtype type = stored_dtype(dev);
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
         if (entry[i].data == NULL) continue;
@@ -82,15 +96,63 @@ static gr_status put(FILE* f, const char* path, const void* data, size_t bytes)
     return GR_FAIL(GR_EIO, "%s: cannot write: %s", path, strerror(errno));
 }
 
-static gr_status put_tensor(FILE* f, const char* path, gr_dev* dev, const gr_safetensors_entry* e)
+/* The upper half of a float, to the nearest, ties to even. */
+static uint16_t to_bf16(double x)
+{
+    uint32_t bits = 0;
+    float f = (float)x;
+    memcpy(&bits, &f, 4);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* IEEE 754 binary16: eleven bits from the first one on, steps of 2^-24 at the least. */
+static uint16_t to_f16(double x)
+{
+    int exponent = 0;
+    (void)frexp(x, &exponent); /* x = m 2^exponent with 1/2 <= |m| < 1 */
+    int step = GR_MAX(exponent - 11, -24);
+    unsigned n = (unsigned)nearbyint(ldexp(fabs(x), -step)); /* up to 2048 */
+    unsigned bits = n < 1024 ? n : (unsigned)(step + 24) * 1024 + n;
+    return (uint16_t)((signbit(x) ? 0x8000u : 0) | bits);
+}
+
+/* Elements in file format from doubles; false where one does not fit. */
+static bool narrow(void* out, const double* x, int64_t n, dtype type)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)x[i];
+        uint16_t bits = 0;
+        if (type == F32) {
+            memcpy((char*)out + 4 * i, &f, 4);
+            continue;
+        }
+        if (type == F16 && fabs(x[i]) >= 65520) return false; /* rounds to infinity */
+        bits = type == F16 ? to_f16(x[i]) : to_bf16(x[i]);
+        memcpy((char*)out + 2 * i, &bits, 2);
+    }
+    return true;
+}
+
+static gr_status put_tensor(FILE* f, const char* path, gr_dev* dev, const gr_safetensors_entry* e,
+                            dtype type)
 {
     char chunk[CHUNK * sizeof(double)];
-    int64_t n = elements(e);
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        size_t bytes = (size_t)GR_MIN(CHUNK, n - i) * dev->acc_bytes;
-        gr_dev_read(dev, chunk, gr_acc_at(dev, e->data, i), bytes);
+    double wide[CHUNK];
+    int64_t total = elements(e);
+    for (int64_t i = 0; i < total; i += CHUNK) {
+        int64_t n = GR_MIN(CHUNK, total - i);
+        bool as_it_is = dtypes[type].bytes == dev->acc_bytes;
+        if (as_it_is) {
+            gr_dev_read(dev, chunk, gr_acc_at(dev, e->data, i), (size_t)n * dev->acc_bytes);
+        } else {
+            gr_dev_read_acc(dev, wide, gr_acc_at(dev, e->data, i), n);
+        }
         GR_TRY(gr_dev_sync(dev));
-        GR_TRY(put(f, path, chunk, bytes));
+        if (!as_it_is && !narrow(chunk, wide, n, type)) {
+            return GR_FAIL(GR_EDATA, "%s: tensor `%s` has values beyond the range of F16", path,
+                           e->name);
+        }
+        GR_TRY(put(f, path, chunk, (size_t)n * dtypes[type].bytes));
     }
     return GR_OK;
 }
@@ -102,17 +164,18 @@ static void remove_partial(const char* path)
 }
 
 gr_status gr_safetensors_write(const char* path, gr_dev* dev, const gr_safetensors_entry* entry,
-                               int n)
+                               int n, gr_file_dtype as)
 {
     gr_status st = GR_OK;
+    dtype type = stored_dtype(dev, as);
     FILE* f = faulty("weights.open") ? NULL : fopen(path, "wb");
     if (f == NULL) return GR_FAIL(GR_EIO, "%s: cannot create: %s", path, strerror(errno));
-    char* header = make_header(dev, entry, n);
+    char* header = make_header(type, entry, n);
     uint64_t len = strlen(header);
     GR_GOTO(st, put(f, path, &len, sizeof len), out);
     GR_GOTO(st, put(f, path, header, len), out);
     for (int i = 0; i < n; i++) {
-        if (entry[i].data != NULL) GR_GOTO(st, put_tensor(f, path, dev, &entry[i]), out);
+        if (entry[i].data != NULL) GR_GOTO(st, put_tensor(f, path, dev, &entry[i], type), out);
     }
 out:
     free(header);
@@ -144,39 +207,39 @@ typedef struct file {
     int n;
 } file;
 
-static gr_status read_all(file* f)
+static gr_status map(file* f)
 {
     struct stat info;
+    int fd = faulty("weights.open") ? -1 : open(f->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return GR_FAIL(GR_EIO, "%s: cannot open: %s", f->path, strerror(errno));
     gr_status st = GR_OK;
-    FILE* in = faulty("weights.open") ? NULL : fopen(f->path, "rb");
-    if (in == NULL) return GR_FAIL(GR_EIO, "%s: cannot open: %s", f->path, strerror(errno));
-    if (fstat(fileno(in), &info) != 0 || !S_ISREG(info.st_mode)) {
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         GR_GOTO(st, GR_FAIL(GR_EIO, "%s: not a regular file", f->path), out);
     }
+    if (info.st_size < 8) {
+        GR_GOTO(st,
+                GR_FAIL(GR_EDATA, "%s: no safetensors file: %lld bytes", f->path,
+                        (long long)info.st_size),
+                out);
+    }
+    void* bytes = faulty("weights.read")
+                      ? MAP_FAILED
+                      : mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes == MAP_FAILED) {
+        GR_GOTO(st, GR_FAIL(GR_EIO, "%s: cannot read: %s", f->path, strerror(errno)), out);
+    }
+    f->bytes = bytes;
     f->size = info.st_size;
-    if (f->size < 8) {
-        GR_GOTO(
-            st,
-            GR_FAIL(GR_EDATA, "%s: no safetensors file: %lld bytes", f->path, (long long)f->size),
-            out);
-    }
-    f->bytes = malloc((size_t)f->size);
-    if (f->bytes == NULL) {
-        GR_GOTO(st,
-                GR_FAIL(GR_ENOMEM, "%s: %lld bytes of memory are not to be had", f->path,
-                        (long long)f->size),
-                out);
-    }
-    errno = 0;
-    if (faulty("weights.read") || fread(f->bytes, 1, (size_t)f->size, in) != (size_t)f->size) {
-        GR_GOTO(st,
-                GR_FAIL(GR_EIO, "%s: cannot read: %s", f->path,
-                        errno != 0 ? strerror(errno) : "it became shorter"),
-                out);
-    }
 out:
-    (void)fclose(in);
+    (void)close(fd);
     return st;
+}
+
+static void unmap(file* f)
+{
+    if (f->bytes != NULL) (void)munmap(f->bytes, (size_t)f->size);
+    cJSON_Delete(f->header);
+    free(f->tensor);
 }
 
 /* A JSON number that is a whole number >= 0; -1 for anything else. */
@@ -266,7 +329,7 @@ static gr_status parse_header(file* f)
     const char *text = (const char*)f->bytes + 8, *end = NULL;
     f->data = f->bytes + 8 + len;
     f->data_bytes = f->size - 8 - (int64_t)len;
-    f->header = cJSON_ParseWithLengthOpts(text, len, &end, false);
+    f->header = gr_json_parse(text, len, &end);
     if (!cJSON_IsObject(f->header))
         return GR_FAIL(GR_EDATA, "%s: header is no JSON object", f->path);
     for (; end < text + len; end++) {
@@ -350,26 +413,37 @@ static gr_status check_shape(const file* f, const tensor* t, const gr_safetensor
                    got, (long long)e->shape[0], (long long)e->shape[1]);
 }
 
-/* Pairs tensors with entries: source[i] is the tensor of entry i. */
+/* Where an entry is read from. */
+typedef struct source {
+    const file* file;
+    const tensor* tensor; /* NULL: nowhere yet */
+} source;
+
+/* Tables that early files carry and that follow from config.json. */
+static bool derived(const char* name)
+{
+    static const char end[] = ".rotary_emb.inv_freq";
+    size_t n = strlen(name);
+    return n >= sizeof end && strcmp(name + n - (sizeof end - 1), end) == 0;
+}
+
+/* Pairs the tensors of a file with entries. */
 static gr_status match(const file* f, const gr_dev* dev, const gr_safetensors_entry* entry, int n,
-                       const tensor** source)
+                       source* from)
 {
     for (int k = 0; k < f->n; k++) {
         const tensor* t = &f->tensor[k];
+        if (derived(t->name)) continue;
         int i = 0;
         while (i < n && strcmp(entry[i].name, t->name) != 0) i++;
         if (i == n)
             return GR_FAIL(GR_EDATA, "%s: tensor `%s` is not expected here", f->path, t->name);
-        if (source[i] != NULL)
+        if (from[i].tensor != NULL)
             return GR_FAIL(GR_EDATA, "%s: tensor `%s` is there twice", f->path, t->name);
-        source[i] = t;
+        from[i] = (source){f, t};
         if (entry[i].data == NULL) continue;
         GR_TRY(check_shape(f, t, &entry[i]));
         GR_TRY(check_finite(f, t, dev));
-    }
-    for (int i = 0; i < n; i++) {
-        if (source[i] != NULL || entry[i].data == NULL) continue;
-        return GR_FAIL(GR_EDATA, "%s: tensor `%s` is missing", f->path, entry[i].name);
     }
     return GR_OK;
 }
@@ -384,24 +458,35 @@ static void fill(const file* f, gr_dev* dev, const tensor* t, void* data)
     }
 }
 
-gr_status gr_safetensors_read(const char* path, gr_dev* dev, const gr_safetensors_entry* entry,
-                              int n)
+static gr_status read_files(file* f, int n_files, gr_dev* dev, const gr_safetensors_entry* entry,
+                            int n, source* from)
 {
-    file f = {.path = path};
-    gr_status st = GR_OK;
-    const tensor** source = calloc((size_t)n + 1, sizeof *source);
-    GR_ASSERT(source != NULL, "out of memory");
-    GR_GOTO(st, read_all(&f), out);
-    GR_GOTO(st, parse_header(&f), out);
-    GR_GOTO(st, match(&f, dev, entry, n, source), out);
-    for (int i = 0; i < n; i++) {
-        if (entry[i].data != NULL) fill(&f, dev, source[i], entry[i].data);
+    for (int k = 0; k < n_files; k++) {
+        GR_TRY(map(&f[k]));
+        GR_TRY(parse_header(&f[k]));
+        GR_TRY(match(&f[k], dev, entry, n, from));
     }
-    st = gr_dev_sync(dev);
-out:
-    cJSON_Delete(f.header);
-    free(f.tensor);
-    free(f.bytes);
-    free(source);
+    for (int i = 0; i < n; i++) {
+        if (from[i].tensor != NULL || entry[i].data == NULL) continue;
+        return GR_FAIL(GR_EDATA, "%s: tensor `%s` is missing%s", f[0].path, entry[i].name,
+                       n_files > 1 ? " here and in the files beside it" : "");
+    }
+    for (int i = 0; i < n; i++) {
+        if (entry[i].data != NULL) fill(from[i].file, dev, from[i].tensor, entry[i].data);
+    }
+    return gr_dev_sync(dev);
+}
+
+gr_status gr_safetensors_read(const char* const* path, int n_paths, gr_dev* dev,
+                              const gr_safetensors_entry* entry, int n)
+{
+    file* f = calloc((size_t)n_paths + 1, sizeof *f);
+    source* from = calloc((size_t)n + 1, sizeof *from);
+    GR_ASSERT(f != NULL && from != NULL && n_paths > 0, "out of memory");
+    for (int k = 0; k < n_paths; k++) f[k].path = path[k];
+    gr_status st = read_files(f, n_paths, dev, entry, n, from);
+    for (int k = 0; k < n_paths; k++) unmap(&f[k]);
+    free(from);
+    free(f);
     return st;
 }

@@ -265,7 +265,7 @@ gr_status gr_weights_save(const gr_weights* w, const char* path)
 {
     int n = 0;
     gr_safetensors_entry* entry = master_entries(w, &n);
-    gr_status st = gr_safetensors_write(path, w->dev, entry, n);
+    gr_status st = gr_safetensors_write(path, w->dev, entry, n, GR_FILE_ACC);
     free(entry);
     return st;
 }
@@ -274,7 +274,7 @@ gr_status gr_weights_load(gr_weights* w, const char* path)
 {
     int n = 0;
     gr_safetensors_entry* entry = master_entries(w, &n);
-    gr_status st = gr_safetensors_read(path, w->dev, entry, n);
+    gr_status st = gr_safetensors_read(&path, 1, w->dev, entry, n);
     free(entry);
     if (st == GR_OK) gr_weights_publish(w);
     return st;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,8 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/safetensors.h"
-#include "model/weights.h"
+#include "model/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size); /* fuzz_safetensors.c */
 
@@ -448,7 +448,7 @@ static double* read_patterns(const char* dtype, int exponent_bits)
     spill_parts(header, bits, N_BITS * sizeof *bits);
     ASSERT_OK(gr_dev_open(&dev, &(gr_dev_options){.name = "cpu", .dtype = GR_F64, .threads = 1}));
     const gr_safetensors_entry e = {.name = "x", .n_dims = 1, .shape = {N_BITS}, .data = acc};
-    ASSERT_OK(gr_safetensors_read(copy, &dev, &e, 1));
+    ASSERT_OK(gr_safetensors_read(&(const char*){copy}, 1, &dev, &e, 1));
     gr_dev_read_acc(&dev, out, acc, N_BITS);
     gr_dev_close(&dev);
     free(bits);
@@ -475,6 +475,47 @@ static void short_floats_are_read_exactly(void** state)
     (void)state;
     check_patterns("F16", 5, 0x3c00);
     check_patterns("BF16", 8, 0x3f80);
+}
+
+/* Between two neighbours the nearer one is written, at the middle the even one. */
+static void check_rounding(const char* name, int exponent_bits, gr_file_dtype dtype)
+{
+    gr_dev dev;
+    double* exact = read_patterns(name, exponent_bits);
+    float* x = malloc(4 * N_BITS * sizeof *x);
+    uint16_t* want = malloc(4 * N_BITS * sizeof *want);
+    int n_finite = ((1 << exponent_bits) - 1) << (15 - exponent_bits);
+    int64_t n = 0;
+    for (int i = 0; i + 1 < n_finite; i++) {
+        static const double at[] = {0, 0.25, 0.5, 0.75};
+        for (int k = 0; k < GR_COUNT(at); k++, n++) {
+            double sign = i % 3 == 0 ? -1 : 1;
+            x[n] = (float)(sign * (exact[i] + at[k] * (exact[i + 1] - exact[i])));
+            want[n] = (uint16_t)((sign < 0 ? 0x8000 : 0) + i + (k == 2 ? i % 2 : k / 3));
+        }
+    }
+    ASSERT_OK(gr_dev_open(&dev, &(gr_dev_options){.name = "cpu", .dtype = GR_F32, .threads = 1}));
+    gr_safetensors_entry e = {.name = "x", .n_dims = 1, .shape = {n}, .data = x};
+    ASSERT_OK(gr_safetensors_write(copy, &dev, &e, 1, dtype));
+    assert_int_equal(gr_safetensors_bytes(&dev, &e, dtype), 2 * n);
+    size_t bytes = 0;
+    unsigned char* file = slurp(copy, &bytes);
+    assert_memory_equal(file + bytes - 2 * n, want, 2 * (size_t)n);
+    x[5] = 65520; /* nearest is infinity for F16 */
+    gr_status st = gr_safetensors_write(copy, &dev, &e, 1, dtype);
+    assert_int_equal(st, dtype == GR_FILE_F16 ? GR_EDATA : GR_OK);
+    gr_dev_close(&dev);
+    free(file);
+    free(want);
+    free(x);
+    free(exact);
+}
+
+static void short_floats_are_written_to_the_nearest(void** state)
+{
+    (void)state;
+    check_rounding("F16", 5, GR_FILE_F16);
+    check_rounding("BF16", 8, GR_FILE_BF16);
 }
 
 static void headers_that_lie_are_refused(void** state)
@@ -529,7 +570,7 @@ static void headers_that_lie_are_refused(void** state)
     const gr_safetensors_entry e = {.name = "x", .n_dims = 1, .shape = {4}, .data = x};
     for (int i = 0; i < GR_COUNT(lies); i++) {
         spill_parts(lies[i].header, data, sizeof data);
-        gr_status st = gr_safetensors_read(copy, &dev, &e, 1);
+        gr_status st = gr_safetensors_read(&(const char*){copy}, 1, &dev, &e, 1);
         if (st != GR_EDATA || strstr(gr_last_error_text(), lies[i].text) == NULL) {
             fail_msg("%s: status %d `%s`", lies[i].header, st, gr_last_error_text());
         }
@@ -537,9 +578,115 @@ static void headers_that_lie_are_refused(void** state)
     }
     spill_parts("{\"x\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}  ", data,
                 sizeof data);
-    ASSERT_OK(gr_safetensors_read(copy, &dev, &e, 1));
+    ASSERT_OK(gr_safetensors_read(&(const char*){copy}, 1, &dev, &e, 1));
     assert_true(x[0] == 1 && x[3] == 4);
     gr_dev_close(&dev);
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static void clear_dir(void)
+{
+    char name[400];
+    DIR* d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent* e; (e = readdir(d)) != NULL;) {
+        (void)snprintf(name, sizeof name, "%s/%s", dir, e->d_name);
+        if (e->d_name[0] != '.') (void)unlink(name);
+    }
+    (void)closedir(d);
+}
+
+static int files_in_dir(void)
+{
+    int n = 0;
+    DIR* d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent* e; (e = readdir(d)) != NULL;) n += e->d_name[0] != '.';
+    (void)closedir(d);
+    return n;
+}
+
+static void any_sharding_reads_back(void** state)
+{
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        const gr_model_config c = shape(k & 1, k & 2, k & 4);
+        model a, b;
+        model_open(&a, &c, GR_F32, false);
+        model_open(&b, &c, GR_F32, false);
+        gr_weights_init(&a.w, (uint64_t)k);
+        int64_t bytes = 0;
+        for (int i = 0; i < a.w.n_tensors; i++) {
+            bytes += 4 * (int64_t)a.w.tensor[i].rows * a.w.tensor[i].cols;
+        }
+        for (int64_t shard = 1; shard < 100000; shard *= 7) {
+            clear_dir();
+            ASSERT_OK(gr_folder_save(&a.w, dir, GR_FILE_F32, shard));
+            bool one = access(path, F_OK) == 0;
+            assert_true(one == (files_in_dir() == 1) && one == (shard >= bytes));
+            gr_weights_init(&b.w, 99);
+            ASSERT_OK(gr_folder_load(&b.w, dir));
+            assert_true(gr_weights_hash(&a.w) == gr_weights_hash(&b.w));
+            clear_dir();
+            ASSERT_OK(gr_folder_save(&a.w, dir, GR_FILE_BF16, shard));
+            ASSERT_OK(gr_folder_load(&b.w, dir));
+            for (int i = 0; i < a.w.n_tensors; i++) {
+                double x = master_at(&a, a.w.tensor[i].offset);
+                assert_true(fabs(x - master_at(&b, a.w.tensor[i].offset)) <= fabs(x) / 256);
+            }
+        }
+        model_close(&a);
+        model_close(&b);
+    }
+    clear_dir();
+}
+
+static void indices_that_lie_are_refused(void** state)
+{
+    (void)state;
+    const gr_model_config c = shape(true, false, false);
+    static const struct {
+        const char *text, *part;
+    } lies[] = {
+        {"", "not a JSON object"},
+        {"{}", "names no file"},
+        {"{\"weight_map\": [\"model.safetensors\"]}", "names no file"},
+        {"{\"weight_map\": {\"a\": 3}}", "no file of this folder"},
+        {"{\"weight_map\": {\"a\": \"../model.safetensors\"}}", "no file of this folder"},
+        {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "no file of this folder"},
+        {"{\"weight_map\": {\"a\": \"none.safetensors\"}}", "No such file"},
+        {"{\"weight_map\": {\"a\": \"1\"}}", "is missing"},
+        {"{\"weight_map\": {\"a\": \"1\", \"b\": \"model.safetensors\"}}", "is there twice"},
+    };
+    char index[96], part[96];
+    model m;
+    open_saved(&m, &c);
+    (void)snprintf(index, sizeof index, "%s/model.safetensors.index.json", dir);
+    (void)snprintf(part, sizeof part, "%s/1", dir);
+    int n = gr_weights_entries(&m.w, m.w.master, "", NULL);
+    gr_safetensors_entry* entry = malloc((size_t)n * sizeof *entry);
+    gr_weights_entries(&m.w, m.w.master, "", entry);
+    ASSERT_OK(gr_safetensors_write(part, &m.dev, entry, 3, GR_FILE_F32));
+    ASSERT_OK(gr_safetensors_write(copy, &m.dev, entry + 3, n - 3, GR_FILE_F32));
+    uint64_t before = gr_weights_hash(&m.w);
+    for (int i = 0; i < GR_COUNT(lies); i++) {
+        if (i == GR_COUNT(lies) - 2) { /* only the part, then the part and the whole */
+            ASSERT_OK(gr_weights_save(&m.w, path));
+        }
+        spill(index, lies[i].text, strlen(lies[i].text));
+        gr_status st = gr_folder_load(&m.w, dir);
+        if (st == GR_OK || strstr(gr_last_error_text(), lies[i].part) == NULL) {
+            fail_msg("%s: %s", lies[i].text, gr_last_error_text());
+        }
+        assert_true(gr_weights_hash(&m.w) == before);
+    }
+    const char* good = "{\"weight_map\": {\"a\": \"1\", \"b\": \"copy.safetensors\"}}";
+    spill(index, good, strlen(good));
+    ASSERT_OK(gr_folder_load(&m.w, dir));
+    free(entry);
+    model_close(&m);
+    clear_dir();
 }
 
 /* ---- the world fails ------------------------------------------------------------------------- */
@@ -635,7 +782,10 @@ int main(void)
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(values_that_are_not_finite_are_refused),
         cmocka_unit_test(short_floats_are_read_exactly),
+        cmocka_unit_test(short_floats_are_written_to_the_nearest),
         cmocka_unit_test(headers_that_lie_are_refused),
+        cmocka_unit_test(any_sharding_reads_back),
+        cmocka_unit_test(indices_that_lie_are_refused),
         cmocka_unit_test(every_outside_call_may_fail),
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(corpus_and_its_neighbours_are_survived),

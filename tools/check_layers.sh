@@ -25,7 +25,7 @@ BEGIN {
           "kernels/device.h 1  envs/env.h 1  envs/protocol.h 1.5  host/config.h 1  host/comm.h 1 " \
           "model/tokenizer.h 1  model/chat.h 1 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
-          "model/weights.h 2.5  model/safetensors.h 2.5 " \
+          "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6 " \
           "model/transformer.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
           "model/engine.h 4  host/tree.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
@@ -38,7 +38,7 @@ BEGIN {
           "host/run. 7  host/train. 7  host/step. 7  host/describe. 7  host/warmstart. 7 " \
           "host/evaluate. 7  host/progress. 7  host/watchdog. 7  host/command/ 9", rule, " +") / 2
     see["kernels"] = "^(host/(base|arena)\\.h|kernels/)"
-    see["model"] = "^(host/(base|arena)\\.h|kernels/|model/)"
+    see["model"] = "^(host/(base|arena|json)\\.h|kernels/|model/)"
     see["envs"] = "^(host/(base|arena|setting)\\.h|envs/)"
 }
 function offence(text) { print FILENAME ":" FNR ": " text; bad = 1 }
@@ -82,7 +82,7 @@ any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
 # Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/device|kernels/cpu/onednn|model/safetensors|model/weights|model/kv)\.c'
+    '(kernels/device|kernels/cpu/onednn|model/safetensors|model/folder|model/weights|model/kv)\.c'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'
