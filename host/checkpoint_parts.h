@@ -1,5 +1,5 @@
-/* checkpoint_parts.h - the two small files of a checkpoint, written and read by checkpoint_state.c. Level
- * 6; private to the checkpoint. */
+/* checkpoint_parts.h - the two small files of a checkpoint, written and read by checkpoint_state.c and
+ * model_config.c. Level 6; private to the checkpoint. */
 #pragma once
 #include "host/record.h"
 
@@ -10,3 +10,6 @@ GR_MUST_CHECK gr_status gr_state_load(const char* folder, gr_train_state* s,
                                       int64_t* optimizer_step);
 /* config.json as Hugging Face writes it; gr_model_config_load reads it. */
 GR_MUST_CHECK gr_status gr_model_config_save(const char* folder, const gr_model_config* m);
+/* The same for other programs: `source`'s config.json (NULL: one made here) with another dtype. */
+GR_MUST_CHECK gr_status gr_model_config_export(const char* folder, const gr_model_config* m,
+                                               const char* dtype, const char* source);

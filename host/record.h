@@ -18,6 +18,7 @@
 
 #include "host/advantage/advantage.h"
 #include "host/config.h"
+#include "model/folder.h"
 #include "model/optimizer.h"
 
 /* Everything beside weights and moments that a resumed run needs. Plain data, saved as JSON. */
@@ -53,6 +54,13 @@ GR_MUST_CHECK gr_status gr_checkpoint_load(const char* path, gr_train_state* s, 
                                            gr_optimizer* o);
 /* Shape of a saved model, from the folder of a checkpoint or of a Hugging Face model (config.json). */
 GR_MUST_CHECK gr_status gr_model_config_load(const char* dir, gr_model_config* out);
+
+/* Writes a Hugging Face folder for others to load: weights in shards of `shard_bytes`, config.json and,
+ * where the model came from such a folder, `source`, its config.json but for the dtype, generation
+ * config, tokenizer and chat template as they were. source NULL: a model that began here. Refuses a
+ * folder that holds something. */
+GR_MUST_CHECK gr_status gr_export(const gr_weights* w, const char* folder, const char* source,
+                                  gr_file_dtype dtype, int64_t shard_bytes);
 
 /* ---- the run folder ----------------------------------------------------------------------------- */
 

@@ -244,6 +244,12 @@ static void shapes_come_back(void** state)
         c.rope_theta = 1 + (double)dice(0) / 1e13;
         c.norm_eps = (float)(1e-6 * (1 + (double)dice(0) / 1e19));
         c.max_context = 1 + (int)dice(100000);
+        if (round % 3 == 0) {
+            c.rope_scaling = (gr_rope_scaling){.factor = 1 + (double)dice(0) / 1e18,
+                                               .low = 1 + (double)dice(0) / 1e19,
+                                               .high = 4 + (double)dice(0) / 1e19,
+                                               .original = 1 + (int)dice(9000)};
+        }
         char path[1024];
         const char* dir = fresh();
         gr_train_state s = any_state(3);
@@ -253,12 +259,16 @@ static void shapes_come_back(void** state)
         ASSERT_OK(gr_checkpoint_find(dir, NULL, path, sizeof path));
         memset(&back, 0, sizeof back);
         ASSERT_OK(gr_model_config_load(path, &back));
-        assert_true(back.layers == c.layers && back.width == c.width && back.heads == c.heads &&
-                    back.kv_heads == c.kv_heads && back.head_dim == c.head_dim &&
-                    back.mlp == c.mlp && back.vocab == c.vocab &&
-                    back.max_context == c.max_context && back.rope_theta == c.rope_theta &&
-                    back.norm_eps == c.norm_eps && back.qkv_bias == c.qkv_bias &&
-                    back.qk_norm == c.qk_norm && back.tied == c.tied);
+        assert_true(
+            back.layers == c.layers && back.width == c.width && back.heads == c.heads &&
+            back.kv_heads == c.kv_heads && back.head_dim == c.head_dim && back.mlp == c.mlp &&
+            back.vocab == c.vocab && back.max_context == c.max_context &&
+            back.rope_theta == c.rope_theta && back.norm_eps == c.norm_eps &&
+            back.rope_scaling.factor == c.rope_scaling.factor &&
+            back.rope_scaling.low == c.rope_scaling.low &&
+            back.rope_scaling.high == c.rope_scaling.high &&
+            back.rope_scaling.original == c.rope_scaling.original && back.qkv_bias == c.qkv_bias &&
+            back.qk_norm == c.qk_norm && back.tied == c.tied);
         close_model(&m);
     }
 }
@@ -288,8 +298,20 @@ static void shapes_of_other_models_are_read_or_refused(void** state)
         {"{\"model_type\": \"llama\", \"rope_theta\": -1, " LLAMA "}", "`rope_theta`"},
         {"{\"model_type\": \"llama\", \"hidden_act\": \"gelu\", " LLAMA "}", "hidden_act"},
         {"{\"model_type\": \"llama\", \"attention_bias\": true, " LLAMA "}", "attention_bias"},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\"}, " LLAMA "}",
+         "`rope_scaling` of type `yarn`"},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\"}, " LLAMA "}",
-         "scaled rotary"},
+         "`factor`"},
+        {"{\"model_type\": \"llama\", \"rope_interleaved\": true, " LLAMA "}", "rope_interleaved"},
+        {"{\"model_type\": \"llama\", \"quantization_config\": {}, " LLAMA "}",
+         "quantization_config"},
+        {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5, " LLAMA "}",
+         "partial_rotary_factor"},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true, " LLAMA "}",
+         "use_sliding_window"},
+        {"{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", "
+         "\"sliding_attention\"], " LLAMA "}",
+         "layer_types"},
         {"[]", "not a JSON object"},
         {"{", "not a JSON object"},
     };

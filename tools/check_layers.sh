@@ -34,7 +34,7 @@ BEGIN {
     for (i = 1; i in word; i += 2) level[word[i]] = word[i + 1]
     n_rules = split("kernels/ 2  envs/ 1  model/engine 4 " \
           "host/config_ 1  host/strategy/ 5  host/scorer/ 5  host/advantage/ 5 " \
-          "host/checkpoint 6  host/metrics 6  host/run_log 6  host/tree_log 6 " \
+          "host/checkpoint 6  host/model_config 6  host/export 6  host/metrics 6  host/run_log 6  host/tree_log 6 " \
           "host/run. 7  host/train. 7  host/step. 7  host/describe. 7  host/warmstart. 7 " \
           "host/evaluate. 7  host/progress. 7  host/watchdog. 7  host/command/ 9", rule, " +") / 2
     see["kernels"] = "^(host/(base|arena)\\.h|kernels/)"

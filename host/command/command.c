@@ -6,8 +6,13 @@
 #include <sys/stat.h>
 
 const gr_command* const gr_commands[] = {
-    &gr_command_train,   &gr_command_eval,   &gr_command_generate,
-    &gr_command_inspect, &gr_command_replay, NULL,
+    &gr_command_train,
+    &gr_command_eval,
+    &gr_command_generate,
+    &gr_command_inspect,
+    &gr_command_replay,
+    &gr_command_export,
+    NULL,
 };
 
 char* gr_command_help(int key, const char* text, void* input)
