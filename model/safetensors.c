@@ -52,8 +52,7 @@ static dtype stored_dtype(const gr_dev* dev, gr_file_dtype wanted)
     return wanted == GR_FILE_ACC && dev->acc_bytes == 8 ? F64 : F32;
 }
 
-int64_t gr_safetensors_bytes(const gr_dev* dev, const gr_safetensors_entry* entry,
-                             gr_file_dtype as)
+int64_t gr_safetensors_bytes(const gr_dev* dev, const gr_safetensors_entry* entry, gr_file_dtype as)
 {
     return elements(entry) * (int64_t)dtypes[stored_dtype(dev, as)].bytes;
 }
@@ -126,7 +125,7 @@ static bool narrow(void* out, const double* x, int64_t n, dtype type)
             memcpy((char*)out + 4 * i, &f, 4);
             continue;
         }
-        if (type == F16 && fabs(x[i]) >= 65520) return false; /* rounds to infinity */
+        if (fabs(x[i]) >= (type == F16 ? 65520 : 0x1.ffp127)) return false; /* becomes infinite */
         bits = type == F16 ? to_f16(x[i]) : to_bf16(x[i]);
         memcpy((char*)out + 2 * i, &bits, 2);
     }
@@ -149,8 +148,8 @@ static gr_status put_tensor(FILE* f, const char* path, gr_dev* dev, const gr_saf
         }
         GR_TRY(gr_dev_sync(dev));
         if (!as_it_is && !narrow(chunk, wide, n, type)) {
-            return GR_FAIL(GR_EDATA, "%s: tensor `%s` has values beyond the range of F16", path,
-                           e->name);
+            return GR_FAIL(GR_EDATA, "%s: tensor `%s` has values beyond the range of %s", path,
+                           e->name, dtypes[type].name);
         }
         GR_TRY(put(f, path, chunk, (size_t)n * dtypes[type].bytes));
     }

@@ -20,7 +20,7 @@ typedef struct gr_safetensors_entry {
 typedef enum gr_file_dtype { GR_FILE_ACC, GR_FILE_F32, GR_FILE_BF16, GR_FILE_F16 } gr_file_dtype;
 
 /* Writes to `path` directly; on failure what was written of a regular file is removed. No fsync. A
- * value beyond the range of F16 is an error. */
+ * value beyond the range of BF16 or F16 is an error. */
 GR_MUST_CHECK gr_status gr_safetensors_write(const char* path, gr_dev* dev,
                                              const gr_safetensors_entry* entry, int n,
                                              gr_file_dtype dtype);

@@ -338,6 +338,43 @@ static void shapes_of_other_models_are_read_or_refused(void** state)
     assert_int_equal(gr_model_config_load("/nowhere", &m), GR_EIO);
 }
 
+/* Out of one folder and into another: shape and files stay, the dtype is the new one's. */
+static void an_export_carries_what_it_came_with(void** state)
+{
+    (void)state;
+    pair p;
+    open_pair(&p);
+    const char* source = fresh();
+    char folder[300];
+    gr_weights_init(&p.a.w, 5); /* any bits may not fit bf16 */
+    static const char kept[] = "{\"eos_token_id\": 2}";
+    ASSERT_OK(gr_export(&p.a.w, source, NULL, GR_FILE_F32, GR_SHARD_BYTES));
+    spill(source, "generation_config.json", kept, strlen(kept));
+    spill(source, "private.txt", kept, strlen(kept));
+    (void)snprintf(folder, sizeof folder, "%s/out", source);
+    ASSERT_OK(gr_export(&p.a.w, folder, source, GR_FILE_BF16, 1));
+    gr_model_config c;
+    ASSERT_OK(gr_model_config_load(folder, &c));
+    assert_true(c.width == p.a.w.config.width && c.layers == p.a.w.config.layers);
+    size_t n = 0;
+    char* text = slurp(folder, "generation_config.json", &n);
+    assert_true(n == strlen(kept) && memcmp(text, kept, n) == 0);
+    free(text);
+    text = slurp(folder, "config.json", &n);
+    assert_non_null(memmem(text, n, "\"bfloat16\"", 10));
+    assert_null(memmem(text, n, "\"float32\"", 9));
+    free(text);
+    char other[400];
+    (void)snprintf(other, sizeof other, "%s/private.txt", folder);
+    assert_false(gr_exists(other));
+    ASSERT_OK(gr_checkpoint_load(folder, NULL, &p.c.w, NULL));
+    ASSERT_OK(gr_checkpoint_load(source, NULL, &p.c.w, NULL));
+    assert_true(gr_weights_hash(&p.c.w) == gr_weights_hash(&p.a.w));
+    assert_int_equal(gr_export(&p.a.w, folder, NULL, GR_FILE_F32, 1), GR_EARG); /* not empty */
+    assert_non_null(strstr(gr_last_error_text(), "not empty"));
+    close_pair(&p);
+}
+
 /* A folder with a model and nothing else, as published ones are. */
 static void a_model_from_elsewhere_gives_its_weights(void** state)
 {
@@ -758,6 +795,7 @@ int main(void)
         cmocka_unit_test(every_bit_comes_back),
         cmocka_unit_test(shapes_come_back),
         cmocka_unit_test(shapes_of_other_models_are_read_or_refused),
+        cmocka_unit_test(an_export_carries_what_it_came_with),
         cmocka_unit_test(a_model_from_elsewhere_gives_its_weights),
         cmocka_unit_test(the_newest_are_kept_and_labels_stay),
         cmocka_unit_test(any_failed_call_leaves_a_whole_checkpoint),
