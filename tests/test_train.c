@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "host/base.h"
+#include "host/json.h"
 
 static char root[128]; /* a fresh temporary folder */
 
@@ -343,6 +344,98 @@ static void replay_finds_equal_tokens(void** state)
     assert_true(stderr_has("9:0:1"));
 }
 
+/* What `grove inspect --observations` prints for the given trees.jsonl; `status` is its exit status. */
+static char* inspect(const char* log, size_t n, const char* option, int* status)
+{
+    char command[600];
+    (void)snprintf(command, sizeof command, "mkdir -p %s/drawn", root);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof command, "%s/drawn/trees.jsonl", root);
+    FILE* f = fopen(command, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(log, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+    (void)snprintf(command, sizeof command, "%s inspect %s/drawn %s >%s/out 2>%s/stderr", GROVE_BIN,
+                   root, option, root, root);
+    *status = WEXITSTATUS(system(command));
+    return slurp("", "out");
+}
+
+static void inspect_prints_no_byte_that_steers(void** state)
+{
+    (void)state;
+    char log[4096];
+    int status, n = 0;
+    n += snprintf(log, sizeof log, "{\"step\": 1, \"group\": 0, \"nodes\": [");
+    for (int id = 0; id < 2; id++) {
+        n += snprintf(log + n, sizeof log - (size_t)n,
+                      "%s{\"id\": %d, \"parent\": %d, \"status\": \"x\\u001b[2J\", \"action\": "
+                      "\"\\u0007go\\u009b\", \"observation\": \"a\\nb",
+                      id > 0 ? ", " : "", id, id - 1);
+        for (int c = 1; c < 256; c++) {
+            if (c != '"' && c != '\\' && c != '\n') log[n++] = (char)c;
+        }
+        n += snprintf(log + n, sizeof log - (size_t)n, "\"}");
+    }
+    n += snprintf(log + n, sizeof log - (size_t)n, "]}\n");
+    for (int json = 0; json < 2; json++) {
+        char* out = inspect(log, (size_t)n, json ? "--json" : "--observations", &status);
+        assert_int_equal(status, 0);
+        assert_non_null(strstr(out, json ? "\\u001b" : "\\x1b"));
+        size_t bytes = strlen(out), length;
+        for (size_t i = 0; i < bytes; i += length) {
+            length = gr_utf8_length(out + i, bytes - i);
+            assert_true(length > 0);
+            assert_true((unsigned char)out[i] >= 0x20 || out[i] == '\n');
+            assert_true(out[i] != 0x7f);
+            if ((unsigned char)out[i] == 0xc2) assert_true((unsigned char)out[i + 1] >= 0xa0);
+        }
+        free(out);
+    }
+}
+
+/* A chain far deeper than a line of 1,024 bytes, then 10,000 siblings: every node is drawn once. */
+static void inspect_draws_deep_and_wide_trees(void** state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        int nodes = wide ? 10000 : 1000, n = 0, status;
+        char* log = calloc(1, 1 << 20);
+        n += sprintf(log, "{\"step\": 1, \"group\": 0, \"nodes\": [{\"id\": 0, \"parent\": -1}");
+        for (int id = 1; id <= nodes; id++) {
+            n += sprintf(log + n, ", {\"id\": %d, \"parent\": %d}", id, wide ? 0 : id - 1);
+        }
+        n += sprintf(log + n, "]}\n");
+        char* out = inspect(log, (size_t)n, "", &status);
+        assert_int_equal(status, 0);
+        int drawn = 0;
+        for (char* line = strtok(out, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+            const char* id = strstr(line, "#");
+            if (id == NULL) continue;
+            assert_int_equal(strtol(id + 1, NULL, 10), ++drawn);
+            assert_int_equal(strspn(line, " "), wide ? 0 : 2 * (drawn - 1));
+        }
+        assert_int_equal(drawn, nodes);
+        free(out);
+        free(log);
+    }
+}
+
+static void inspect_names_a_damaged_line(void** state)
+{
+    (void)state;
+    static const char whole[] = "{\"step\": 1, \"group\": 0, \"nodes\": [{\"id\": 0}]}\n";
+    char log[400];
+    int status;
+    int n = snprintf(log, sizeof log, "%s%.20s\n%s", whole, whole, whole);
+    free(inspect(log, (size_t)n, "", &status));
+    assert_int_equal(status, 1);
+    assert_true(stderr_has("trees.jsonl: line 2 is damaged"));
+    n = snprintf(log, sizeof log, "%s%.20s", whole, whole);
+    free(inspect(log, (size_t)n, "", &status));
+    assert_int_equal(status, 0);
+}
+
 static void damaged_checkpoints_are_refused_or_passed_over(void** state)
 {
     (void)state;
@@ -424,6 +517,9 @@ int main(void)
         cmocka_unit_test(dry_run_writes_nothing),
         cmocka_unit_test(memory_is_what_the_plan_says),
         cmocka_unit_test(replay_finds_equal_tokens),
+        cmocka_unit_test(inspect_prints_no_byte_that_steers),
+        cmocka_unit_test(inspect_draws_deep_and_wide_trees),
+        cmocka_unit_test(inspect_names_a_damaged_line),
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
         cmocka_unit_test(killed_anywhere_it_resumes_bit_for_bit),

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "host/json.h"
+
 const gr_command* const gr_commands[] = {
     &gr_command_train,
     &gr_command_eval,
@@ -36,6 +38,58 @@ int gr_command_fail(void)
 {
     fprintf(stderr, "grove: %s\n", gr_last_error_text());
     return 1;
+}
+
+void gr_command_print_text(const char* text, size_t n, size_t most)
+{
+    for (size_t i = 0; i < n && i < most;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t length = gr_utf8_length(text + i, n - i);
+        bool c1 = length == 2 && c == 0xc2 && (unsigned char)text[i + 1] < 0xa0;
+        if (length > 0 && i + length > most) return;
+        if (c == '\n') {
+            printf("\\n");
+        } else if (length == 0 || c < 0x20 || c == 0x7f) {
+            printf("\\x%02x", c);
+        } else if (c1) {
+            printf("\\x%02x\\x%02x", c, (unsigned char)text[i + 1]);
+        } else {
+            (void)fwrite(text + i, 1, length, stdout);
+        }
+        i += length > 0 ? length : 1;
+    }
+}
+
+void gr_command_print_lines(const char* text, size_t n, const char* indent)
+{
+    for (size_t i = 0; i < n;) {
+        const char* end = memchr(text + i, '\n', n - i);
+        size_t line = end != NULL ? (size_t)(end - text) - i : n - i;
+        printf("%s", indent);
+        gr_command_print_text(text + i, line, line);
+        putchar('\n');
+        i += line + 1;
+    }
+}
+
+gr_status gr_command_next_tree(gr_tree_reader* r, cJSON** tree)
+{
+    *tree = NULL;
+    ssize_t n;
+    while (*tree == NULL && (n = getline(&r->line, &r->cap, r->file)) > 0) {
+        r->number++;
+        if (r->damaged > 0) {
+            return GR_FAIL(GR_EDATA, "%s: line %lld is damaged: not a tree in JSON", r->path,
+                           (long long)r->damaged);
+        }
+        if (strlen(r->line) == (size_t)n) *tree = cJSON_ParseWithOpts(r->line, NULL, true);
+        if (!cJSON_IsObject(*tree)) {
+            cJSON_Delete(*tree);
+            *tree = NULL;
+            r->damaged = r->number;
+        }
+    }
+    return GR_OK;
 }
 
 /* False if `arg` is neither the subject nor an override. */

@@ -1,6 +1,8 @@
 /* command.h - the sub-commands of grove. Level 9: the only place that knows them all. */
 #pragma once
 #include <argp.h>
+#include <cjson/cJSON.h>
+#include <stdio.h>
 
 #include "host/train.h"
 
@@ -18,6 +20,25 @@ extern const gr_command* const gr_commands[]; /* NULL-terminated */
 char* gr_command_help(int key, const char* text, void* input);
 /* Prints the last error as one line "grove: <reason>" and returns 1. */
 int gr_command_fail(void);
+/* Text that a world or a model wrote, on stdout, so that it cannot steer the terminal: control
+ * characters (C0, DEL and C1) and bytes that are no UTF-8 as escapes. At most `most` bytes of
+ * text[0..n) are read; a character cut there is left out. */
+void gr_command_print_text(const char* text, size_t n, size_t most);
+/* The same, whole, line by line: each after `indent`; a last line without an end gets one. */
+void gr_command_print_lines(const char* text, size_t n, const char* indent);
+
+/* The lines of trees.jsonl, one after the other; zeroed but for `file` and `path` at the start. */
+typedef struct gr_tree_reader {
+    FILE* file;
+    const char* path; /* for errors */
+    char* line;       /* the latest line, owned by the reader: free it */
+    size_t cap;
+    int64_t number; /* of the latest line, from 1 */
+    int64_t damaged;
+} gr_tree_reader;
+/* The next tree, to be deleted by the caller; NULL at the end. A run that was killed may leave its last
+ * line half-written: that is the end too. Damage before the last line is GR_EDATA. */
+GR_MUST_CHECK gr_status gr_command_next_tree(gr_tree_reader* r, cJSON** tree);
 
 /* Words after the options: one subject (a file or folder), then section.key=value. */
 typedef struct gr_command_words {

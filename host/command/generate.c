@@ -91,10 +91,10 @@ static void print(const gr_reply* a)
 {
     char text[8192];
     double logp = 0;
-    (void)gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    int length = gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
     for (int i = 0; i < a->n_tokens; i++) logp += a->logp[i];
-    printf("--- %d: %d tokens, log-probability %.3f\n%s%s", a->child, a->n_tokens, logp, text,
-           a->n_tokens > 0 && text[strlen(text) - 1] == '\n' ? "" : "\n");
+    printf("--- %d: %d tokens, log-probability %.3f\n", a->child, a->n_tokens, logp);
+    gr_command_print_lines(text, (size_t)length, "");
 }
 
 static gr_status generate(const options* o, gr_config* c, gr_run* run)

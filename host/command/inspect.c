@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "host/command/command.h"
+#include "host/json.h"
 
 typedef struct options {
     gr_command_words words;
@@ -79,20 +80,6 @@ static const char* text(const cJSON* object, const char* key)
     return s != NULL ? s : "";
 }
 
-/* One line; control characters as escapes, so that an episode cannot steer the terminal. */
-static void print_escaped(const char* s, int most)
-{
-    for (int n = 0; *s != 0 && n < most; s++, n++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '\n')
-            printf("\\n");
-        else if (c < 0x20 || c == 0x7f)
-            printf("\\x%02x", c);
-        else
-            putchar(c);
-    }
-}
-
 static const char* colour(const char* status, bool success)
 {
     if (!isatty(STDOUT_FILENO)) return "";
@@ -111,43 +98,80 @@ static void print_node(const options* o, const cJSON* node, const char* indent, 
     bool inner = strcmp(status, "inner") == 0;
     printf("%s%s%s%s ", indent, last ? "└─" : "├─", n_children > 1 ? "┬" : "─",
            colour(status, success));
-    print_escaped(text(node, "action"), 60);
+    const char* action = text(node, "action");
+    gr_command_print_text(action, strlen(action), 60);
     printf("  #%.0f", number(node, "id"));
     if (n_children > 1) printf("  branch point x%d", n_children);
     if (!isnan(score)) printf("  score %.2f", score);
-    if (!inner) printf("  %s", success ? "success" : status);
+    if (!inner) {
+        printf("  ");
+        gr_command_print_text(success ? "success" : status, success ? 7 : strlen(status), 60);
+    }
     if (number(node, "reward") != 0) printf("  reward %.3g", number(node, "reward"));
     if (!isnan(advantage)) printf("  A %+.2f", advantage);
     printf("%s\n", isatty(STDOUT_FILENO) ? "\033[0m" : "");
     if (!o->observations) return;
-    for (const char* s = text(node, "observation"); *s != 0;) {
-        int n = (int)strcspn(s, "\n");
-        printf("%s%s     ", indent, last ? "  " : "│ ");
-        char line[256];
-        (void)snprintf(line, sizeof line, "%.*s", n, s);
-        print_escaped(line, 200);
-        putchar('\n');
-        s += n + (s[n] == '\n');
+    const char* observation = text(node, "observation");
+    char* margin = NULL;
+    if (asprintf(&margin, "%s%s     ", indent, last ? "  " : "│ ") < 0) return;
+    gr_command_print_lines(observation, strlen(observation), margin);
+    free(margin);
+}
+
+/* Successors of every node, in the order of the log: those of node i are child[first[i]..first[i + 1]). */
+typedef struct children {
+    const cJSON** child;
+    int *first, *fill;
+    int n; /* ids are below n */
+} children;
+
+static bool is_child(const cJSON* node, int n)
+{
+    double id = number(node, "id"), parent = number(node, "parent");
+    return id > 0 && id < n && parent >= 0 && parent < id; /* a damaged log holds no cycle either */
+}
+
+/* Counts, sums up, places: linear in the nodes. */
+static void children_make(children* c, const cJSON* nodes)
+{
+    const cJSON* node;
+    c->n = cJSON_GetArraySize(nodes);
+    size_t n = (size_t)c->n + 2;
+    c->child = calloc(n, sizeof *c->child);
+    c->first = calloc(n, sizeof *c->first);
+    c->fill = calloc(n, sizeof *c->fill);
+    GR_ASSERT(c->child != NULL && c->first != NULL && c->fill != NULL, "out of memory");
+    cJSON_ArrayForEach(node, nodes)
+    {
+        if (is_child(node, c->n)) c->first[(int)number(node, "parent") + 1]++;
+    }
+    for (int i = 0; i < c->n; i++) c->first[i + 1] += c->first[i];
+    memcpy(c->fill, c->first, n * sizeof *c->fill);
+    cJSON_ArrayForEach(node, nodes)
+    {
+        if (is_child(node, c->n)) c->child[c->fill[(int)number(node, "parent")]++] = node;
     }
 }
 
-static void draw(const options* o, const cJSON* nodes, int parent, const char* indent)
+static void children_free(children* c)
 {
-    const cJSON *node, *last = NULL;
-    cJSON_ArrayForEach(node, nodes)
-    {
-        if ((int)number(node, "parent") == parent && number(node, "id") > 0) last = node;
-    }
-    cJSON_ArrayForEach(node, nodes)
-    {
-        if ((int)number(node, "parent") != parent || number(node, "id") <= 0) continue;
-        int id = (int)number(node, "id"), n_children = 0;
-        const cJSON* other;
-        cJSON_ArrayForEach(other, nodes) n_children += (int)number(other, "parent") == id;
-        print_node(o, node, indent, node == last, n_children);
-        char deeper[1024];
-        (void)snprintf(deeper, sizeof deeper, "%s%s", indent, node == last ? "  " : "│ ");
-        draw(o, nodes, id, deeper);
+    free(c->child);
+    free(c->first);
+    free(c->fill);
+}
+
+/* `indent` holds `length` bytes and has room for every level below. */
+static void draw(const options* o, const children* c, int parent, char* indent, size_t length)
+{
+    for (int i = c->first[parent]; i < c->first[parent + 1]; i++) {
+        const cJSON* node = c->child[i];
+        int id = (int)number(node, "id");
+        bool last = i + 1 == c->first[parent + 1];
+        print_node(o, node, indent, last, c->first[id + 1] - c->first[id]);
+        const char* bar = last ? "  " : "│ ";
+        memcpy(indent + length, bar, strlen(bar) + 1);
+        draw(o, c, id, indent, length + strlen(bar));
+        indent[length] = 0;
     }
 }
 
@@ -170,43 +194,71 @@ static void print_tree(const options* o, const cJSON* tree)
     printf("step %.0f  group %.0f  task %.0f  nodes %d\n", number(tree, "step"),
            number(tree, "group"), number(tree, "task"), cJSON_GetArraySize(nodes));
     const char* first = text(cJSON_GetArrayItem(nodes, 0), "observation");
-    for (const char* s = first; *s != 0;) {
-        int n = (int)strcspn(s, "\n");
-        printf("  %.*s\n", n, s);
-        s += n + (s[n] == '\n');
-    }
-    draw(o, nodes, 0, "");
+    gr_command_print_lines(first, strlen(first), "  ");
+    children c;
+    children_make(&c, nodes);
+    char* indent = calloc((size_t)c.n + 1, sizeof "│ ");
+    GR_ASSERT(indent != NULL, "out of memory");
+    if (c.n > 0) draw(o, &c, 0, indent, 0);
+    free(indent);
+    children_free(&c);
     putchar('\n');
 }
 
-/* The last step that trees.jsonl holds, by its last whole line. */
-static gr_status show(options* o, FILE* f, const char* path)
+/* A line of the log as it is, but for control characters and bytes that are no UTF-8: inside strings as
+ * JSON escapes, between tokens left out. */
+static void print_json(const char* line)
 {
-    char* line = NULL;
-    size_t cap = 0;
-    int shown = 0;
-    for (int pass = o->step >= 0; pass < 2; pass++) {
-        rewind(f);
-        while (getline(&line, &cap, f) > 0) {
-            cJSON* tree = cJSON_Parse(line); /* a half-written last line is not a tree */
-            if (tree == NULL) continue;
-            int64_t step = (int64_t)number(tree, "step"), group = (int64_t)number(tree, "group");
-            bool wanted = step == o->step && (o->group < 0 || group == o->group) &&
-                          matches(o, tree) && (o->group >= 0 || o->json || shown < 3);
-            if (pass == 0)
-                o->step = step;
-            else if (wanted && o->json)
-                printf("%s", line);
-            else if (wanted)
-                print_tree(o, tree);
-            shown += pass == 1 && wanted;
-            cJSON_Delete(tree);
+    bool quoted = false;
+    for (size_t n = strlen(line), i = 0, length; i < n; i += GR_MAX(length, (size_t)1)) {
+        unsigned char c = (unsigned char)line[i], next = (unsigned char)line[i + 1];
+        length = gr_utf8_length(line + i, n - i);
+        bool c1 = length == 2 && c == 0xc2 && next < 0xa0;
+        if (length == 0)
+            printf("\\ufffd");
+        else if (quoted && (c < 0x20 || c == 0x7f || c1))
+            printf("\\u%04x", c1 ? next : c);
+        else if (c >= 0x20 && c != 0x7f && !c1)
+            (void)fwrite(line + i, 1, length, stdout);
+        if (c == '"') quoted = !quoted;
+        if (quoted && c == '\\' && next >= 0x20 && next < 0x7f) {
+            putchar(next);
+            length = 2;
         }
     }
-    free(line);
-    if (shown == 0)
-        return GR_FAIL(GR_EARG, "%s: no such tree at step %lld", path, (long long)o->step);
-    return GR_OK;
+    putchar('\n');
+}
+
+/* Prints what of one pass over the log is wanted, or finds the last step in it. */
+static gr_status pass_over(options* o, gr_tree_reader* r, bool find_step, int* shown)
+{
+    cJSON* tree;
+    rewind(r->file);
+    r->number = r->damaged = 0;
+    for (;;) {
+        GR_TRY(gr_command_next_tree(r, &tree));
+        if (tree == NULL) return GR_OK;
+        int64_t step = (int64_t)number(tree, "step"), group = (int64_t)number(tree, "group");
+        bool wanted = step == o->step && (o->group < 0 || group == o->group) && matches(o, tree) &&
+                      (o->group >= 0 || o->json || *shown < 3);
+        if (find_step)
+            o->step = step;
+        else if (wanted && o->json)
+            print_json(r->line);
+        else if (wanted)
+            print_tree(o, tree);
+        *shown += !find_step && wanted;
+        cJSON_Delete(tree);
+    }
+}
+
+static gr_status show(options* o, gr_tree_reader* r)
+{
+    int shown = 0;
+    if (o->step < 0) GR_TRY(pass_over(o, r, true, &shown));
+    GR_TRY(pass_over(o, r, false, &shown));
+    if (shown > 0) return GR_OK;
+    return GR_FAIL(GR_EARG, "%s: no such tree at step %lld", r->path, (long long)o->step);
 }
 
 static int run_inspect(int argc, char** argv)
@@ -216,7 +268,9 @@ static int run_inspect(int argc, char** argv)
     char path[1024];
     (void)snprintf(path, sizeof path, "%s/trees.jsonl", o.words.subject);
     FILE* f = fopen(path, "re");
-    gr_status st = f == NULL ? GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno)) : show(&o, f, path);
+    gr_tree_reader r = {.file = f, .path = path};
+    gr_status st = f == NULL ? GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno)) : show(&o, &r);
+    free(r.line);
     if (f != NULL) (void)fclose(f);
     return st == GR_OK ? 0 : gr_command_fail();
 }

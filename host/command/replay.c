@@ -95,19 +95,18 @@ static gr_status read_record(const options* o, record* r)
     (void)snprintf(path, sizeof path, "%s/trees.jsonl", o->words.subject);
     FILE* f = fopen(path, "re");
     if (f == NULL) return GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno));
-    char* line = NULL;
-    size_t cap = 0;
-    while (r->tree == NULL && getline(&line, &cap, f) > 0) {
-        cJSON* tree = cJSON_Parse(line);
-        if (tree != NULL && (int64_t)number(tree, "step") == o->step &&
-            (int64_t)number(tree, "group") == o->group) {
-            r->tree = tree;
-        } else {
-            cJSON_Delete(tree);
+    gr_tree_reader reader = {.file = f, .path = path};
+    gr_status st;
+    while ((st = gr_command_next_tree(&reader, &r->tree)) == GR_OK && r->tree != NULL) {
+        if ((int64_t)number(r->tree, "step") == o->step &&
+            (int64_t)number(r->tree, "group") == o->group) {
+            break;
         }
+        cJSON_Delete(r->tree);
     }
-    free(line);
+    free(reader.line);
     (void)fclose(f);
+    GR_TRY(st);
     const cJSON* nodes = cJSON_GetObjectItemCaseSensitive(r->tree, "nodes");
     r->node = find(nodes, o->node);
     if (r->node == NULL || number(r->node, "parent") < 0) {
@@ -159,10 +158,10 @@ static void print_comparison(const record* r, const gr_reply* a)
         worst = fmax(worst, fabs(cJSON_GetArrayItem(logps, i)->valuedouble - a->logp[i]));
     }
     char text[4096];
-    (void)gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
-    printf("context   %d tokens\naction    %s%s", r->n_context, text,
-           a->n_tokens > 0 && text[strlen(text) - 1] == '\n' ? "" : "\n");
-    printf("tokens    %s\nlog-probs %s (largest difference %.3g)\n", same ? "equal" : "DIFFER",
+    int length = gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    printf("context   %d tokens\naction    ", r->n_context);
+    gr_command_print_text(text, (size_t)length, (size_t)length);
+    printf("\ntokens    %s\nlog-probs %s (largest difference %.3g)\n", same ? "equal" : "DIFFER",
            same && worst == 0 ? "equal" : "differ", worst);
 }
 
