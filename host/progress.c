@@ -1,7 +1,9 @@
 #include "host/progress.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define PLAIN_EVERY_S 5 /* between lines when stderr is not a terminal */
@@ -94,11 +96,40 @@ void gr_progress_step(gr_progress* p, const gr_run* run, const gr_metrics* m)
     if (evaluated && p->open_line) fputc('\n', stderr);
 }
 
+static double logged(const cJSON* line, const char* key)
+{
+    const cJSON* item = cJSON_GetObjectItemCaseSensitive(line, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+}
+
+/* The run's first evaluation, which an earlier session may have made: metrics.jsonl has it. */
+static void read_first(gr_progress* p, const gr_run* run)
+{
+    char path[1200], *line = NULL;
+    size_t cap = 0;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", run->log.dir);
+    FILE* f = fopen(path, "re");
+    if (f == NULL) return; /* the table then shows what this session saw */
+    double success = (double)NAN;
+    while (isnan(success) && getline(&line, &cap, f) > 0) {
+        cJSON* m = cJSON_Parse(line);
+        success = logged(m, "eval/success");
+        if (!isnan(success)) {
+            p->first_success = success;
+            p->first_greedy = logged(m, "eval/success_greedy");
+        }
+        cJSON_Delete(m);
+    }
+    free(line);
+    (void)fclose(f);
+}
+
 void gr_progress_end(gr_progress* p, const gr_run* run)
 {
     const gr_train_state* s = &run->state;
     if (run->config->log.quiet) return;
     if (p->open_line) fputc('\n', stderr);
+    read_first(p, run);
     char before[24], after[24], greedy_before[24], greedy_after[24];
     number(before, sizeof before, 100 * p->first_success, 1, " %");
     number(after, sizeof after, 100 * p->last_success, 1, " %");

@@ -247,6 +247,25 @@ static void sigterm_leaves_a_checkpoint_to_go_on_from(void** state)
     }
 }
 
+static void the_closing_table_starts_with_the_run(void** state)
+{
+    (void)state;
+    const char* const loud[] = {"log.quiet=false"};
+    assert_int_equal(train("whole", 1, loud), 0);
+    char* whole = slurp("", "stderr");
+    assert_int_equal(finish(start_train("kill:record.rename:12", "halves", 1, loud)), 137);
+    assert_int_equal(train("halves", 1, loud), 0);
+    char* halves = slurp("", "stderr");
+    const char *a = strstr(whole, "held-out success "), *b = strstr(halves, "held-out success ");
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_null(strstr(halves, "step 0 ")); /* the second session did not evaluate the start */
+    size_t table = strcspn(strchr(a, '\n') + 1, "\n") + (size_t)(strchr(a, '\n') + 1 - a);
+    assert_memory_equal(a, b, table);
+    free(whole);
+    free(halves);
+}
+
 static void a_finished_run_is_never_overwritten(void** state)
 {
     (void)state;
@@ -512,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parity_is_exactly_zero),
         cmocka_unit_test(same_run_on_any_threads_and_batches),
+        cmocka_unit_test(the_closing_table_starts_with_the_run),
         cmocka_unit_test(a_finished_run_is_never_overwritten),
         cmocka_unit_test(bad_settings_end_before_any_work),
         cmocka_unit_test(dry_run_writes_nothing),
