@@ -105,7 +105,7 @@ void gr_lake_begin(gr_lake* lake, uint64_t seed)
 
 /* gymnasium's table: the action before, the action, the action after (clockwise from left), drawn
  * as argmax(cumsum(probabilities) > u). */
-static int slip(double success_rate, int action, double u)
+int gr_lake_slip(double success_rate, int action, double u)
 {
     double side = (1.0 - success_rate) / 2.0;
     if (side > u) return (action + 3) % GR_LAKE_ACTIONS;
@@ -125,7 +125,7 @@ double gr_lake_move(const gr_lake_settings* s, gr_lake* lake, int action)
     lake->turn++;
     if (action >= 0) {
         double u = gr_numpy_uniform(&lake->random); /* without slipping, too */
-        if (s->success_rate < 1) action = slip(s->success_rate, action, u);
+        if (s->success_rate < 1) action = gr_lake_slip(s->success_rate, action, u);
         lake->cell = gr_lake_neighbour(&lake->map, lake->cell, action);
     }
     lake->trail[lake->turn % (GR_LAKE_WINDOW_MAX + 1)] = (uint8_t)lake->cell;
@@ -209,27 +209,23 @@ static double progress(const gr_lake* lake)
     return 1 - (double)here / GR_MAX(GR_MAX(start, here), 1);
 }
 
-/* Share of the last turns that reached a cell not seen before within the window. */
-static double novelty(const gr_lake* lake, int window)
+double gr_lake_novelty(const uint8_t* trail, int turn, int window)
 {
-    bool seen[GR_LAKE_CELLS] = {false};
-    int turns = GR_MIN(window, lake->turn), fresh = 0;
+    bool seen[UINT8_MAX + 1] = {false};
+    int turns = GR_MIN(window, turn), fresh = 0;
     if (turns == 0) return 1;
-    for (int t = lake->turn - turns; t <= lake->turn; t++) {
-        int cell = lake->trail[t % (GR_LAKE_WINDOW_MAX + 1)];
-        fresh += !seen[cell] && t > lake->turn - turns;
-        seen[cell] = true;
+    for (int t = turn - turns; t <= turn; t++) {
+        int place = trail[t % (GR_LAKE_WINDOW_MAX + 1)];
+        fresh += !seen[place] && t > turn - turns;
+        seen[place] = true;
     }
     return (double)fresh / turns;
 }
 
-/* Share of the four neighbours that are holes. */
-static double hazard(const gr_lake* lake)
+double gr_lake_hazard(const gr_lake_map* m, int cell)
 {
     int holes = 0;
-    for (int a = 0; a < GR_LAKE_ACTIONS; a++) {
-        holes += lake->map.hole[gr_lake_neighbour(&lake->map, lake->cell, a)];
-    }
+    for (int a = 0; a < GR_LAKE_ACTIONS; a++) holes += m->hole[gr_lake_neighbour(m, cell, a)];
     return holes / 4.0;
 }
 
@@ -252,7 +248,8 @@ static void observe(const gr_lake_settings* s, const gr_lake* lake, double rewar
     out->end = (gr_end)lake->ended;
     memset(out->signal, 0, sizeof out->signal);
     out->signal[0] = progress(lake);
-    out->signal[1] = (1 - hazard(lake)) * novelty(lake, (int)s->novelty_window);
+    out->signal[1] = (1 - gr_lake_hazard(&lake->map, lake->cell)) *
+                     gr_lake_novelty(lake->trail, lake->turn, (int)s->novelty_window);
     out->signal[2] = GR_MIN(GR_MAX(lake->reward_sum, 0), 1);
     out->hash = hash(lake);
 }

@@ -60,6 +60,8 @@ bool gr_lake_map_is_test(const gr_lake_map* m);
 bool gr_lake_map_of_task(const gr_lake_settings* s, gr_split split, int64_t task, int64_t max_tries,
                          gr_lake_map* m);
 int gr_lake_neighbour(const gr_lake_map* m, int cell, int action); /* walls: stay */
+/* Moves from every cell to cell `to` around the holes, GR_LAKE_FAR: no way. (GR_LAKE_CELLS) */
+void gr_lake_measure(const gr_lake_map* m, int to, uint8_t* distance);
 
 /* ---- frozenlake.c ---- */
 
@@ -68,9 +70,19 @@ void gr_lake_begin(gr_lake* lake, uint64_t seed);
 /* One move; returns its reward. action -1: not understood, nothing moves and nothing is drawn. */
 double gr_lake_move(const gr_lake_settings* s, gr_lake* lake, int action);
 int gr_lake_parse_action(const char* text, int n);
+/* Where a move goes under gymnasium's slip table; u: the step's draw. */
+int gr_lake_slip(double success_rate, int action, double u);
+/* Share of a cell's four neighbours that are holes. */
+double gr_lake_hazard(const gr_lake_map* m, int cell);
+/* Share of the last turns that reached a place not seen before within the window. */
+double gr_lake_novelty(const uint8_t* trail, int turn, int window);
 int gr_lake_render(const gr_lake* lake, int format, char* text, int cap); /* returns its length */
 
 /* ---- frozenlake_demo.c ---- */
 
+/* The action of this episode's walker on the way to cell `to`; distance: gr_lake_measure of it. */
+int gr_lake_walk(const gr_lake_settings* s, const gr_lake_map* m, int cell, int to,
+                 const uint8_t* distance, uint64_t key, int turn);
+int gr_lake_action_text(int a, char* text, int cap); /* stop text included; returns its length */
 int gr_lake_demonstrate(void* self, const void* state, uint64_t key, int turn, char* action,
                         int cap);

@@ -4,6 +4,7 @@
  * heads for the goal but sees no holes. Noise makes single actions random; a stuck walker repeats
  * one action to the end. All draws are functions of (key, turn). */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "envs/frozenlake.h"
 
@@ -19,21 +20,27 @@ static int draw_action(uint64_t key, int turn, int which)
     return (int)(draw(key, turn, which) * GR_LAKE_ACTIONS);
 }
 
-/* Moves still to go as this walker sees it. */
-static int way_to_go(const gr_lake_map* m, int cell, bool expert)
+/* Where a walker goes: an expert measures the way around the holes, others as the crow flies. */
+typedef struct heading {
+    const gr_lake_map* m;
+    int to;
+    const uint8_t* distance; /* NULL: does not see holes */
+} heading;
+
+static int way_to_go(const heading* h, int cell)
 {
-    if (expert) return m->distance[cell];
-    return (m->size - 1 - cell / m->size) + (m->size - 1 - cell % m->size);
+    int size = h->m->size;
+    if (h->distance != NULL) return h->distance[cell];
+    return abs(h->to / size - cell / size) + abs(h->to % size - cell % size);
 }
 
-/* Any of the actions that come nearer to the goal, by equal chance. */
-static int approach(const gr_lake* lake, bool expert, double u)
+/* Any of the actions that come nearer, by equal chance. */
+static int approach(const heading* h, int cell, double u)
 {
-    const gr_lake_map* m = &lake->map;
     int nearer[GR_LAKE_ACTIONS], n = 0;
     for (int a = 0; a < GR_LAKE_ACTIONS; a++) {
-        int next = gr_lake_neighbour(m, lake->cell, a);
-        if (way_to_go(m, next, expert) < way_to_go(m, lake->cell, expert)) nearer[n++] = a;
+        int next = gr_lake_neighbour(h->m, cell, a);
+        if (way_to_go(h, next) < way_to_go(h, cell)) nearer[n++] = a;
     }
     return n > 0 ? nearer[(int)(u * n)] : (int)(u * GR_LAKE_ACTIONS);
 }
@@ -48,19 +55,33 @@ static int stuck(const gr_lake_settings* s, uint64_t key, int turn)
     return -1;
 }
 
+int gr_lake_walk(const gr_lake_settings* s, const gr_lake_map* m, int cell, int to,
+                 const uint8_t* distance, uint64_t key, int turn)
+{
+    int a = stuck(s, key, turn);
+    if (a >= 0) return a;
+    if (draw(key, turn, DRAW_NOISE) < s->demo_noise) {
+        return draw_action(key, turn, DRAW_NOISE_ACTION);
+    }
+    bool expert = gr_uniform(key, 0) < s->demo_expert;
+    heading h = {.m = m, .to = to, .distance = expert ? distance : NULL};
+    return approach(&h, cell, draw(key, turn, DRAW_CHOICE));
+}
+
+int gr_lake_action_text(int a, char* text, int cap)
+{
+    static const char* const word[] = {"left\n", "down\n", "right\n", "up\n"};
+    int n = snprintf(text, (size_t)cap, "%s", word[a]);
+    GR_ASSERT(n < cap);
+    return n;
+}
+
 int gr_lake_demonstrate(void* self, const void* state, uint64_t key, int turn, char* action,
                         int cap)
 {
-    static const char* const word[] = {"left\n", "down\n", "right\n", "up\n"};
-    const gr_lake_settings* s = self;
-    int a = stuck(s, key, turn);
-    if (a < 0) {
-        bool expert = gr_uniform(key, 0) < s->demo_expert;
-        a = draw(key, turn, DRAW_NOISE) < s->demo_noise
-                ? draw_action(key, turn, DRAW_NOISE_ACTION)
-                : approach(state, expert, draw(key, turn, DRAW_CHOICE));
-    }
-    int n = snprintf(action, (size_t)cap, "%s", word[a]);
-    GR_ASSERT(n < cap);
-    return n;
+    const gr_lake* lake = state;
+    const gr_lake_map* m = &lake->map;
+    int goal = m->size * m->size - 1;
+    return gr_lake_action_text(gr_lake_walk(self, m, lake->cell, goal, m->distance, key, turn),
+                               action, cap);
 }

@@ -20,23 +20,25 @@ int gr_lake_neighbour(const gr_lake_map* m, int cell, int action)
     }
 }
 
-/* Breadth first from the goal. */
-static void measure(gr_lake_map* m)
+/* Breadth first from `to`. */
+void gr_lake_measure(const gr_lake_map* m, int to, uint8_t* distance)
 {
-    int queue[GR_LAKE_CELLS], head = 0, tail = 0, goal = m->size * m->size - 1;
-    memset(m->distance, GR_LAKE_FAR, sizeof m->distance);
-    m->distance[goal] = 0;
-    queue[tail++] = goal;
+    int queue[GR_LAKE_CELLS], head = 0, tail = 0;
+    memset(distance, GR_LAKE_FAR, GR_LAKE_CELLS);
+    distance[to] = 0;
+    queue[tail++] = to;
     while (head < tail) {
         int cell = queue[head++];
         for (int a = 0; a < GR_LAKE_ACTIONS; a++) {
             int next = gr_lake_neighbour(m, cell, a);
-            if (m->hole[next] || m->distance[next] != GR_LAKE_FAR) continue;
-            m->distance[next] = (uint8_t)(m->distance[cell] + 1);
+            if (m->hole[next] || distance[next] != GR_LAKE_FAR) continue;
+            distance[next] = (uint8_t)(distance[cell] + 1);
             queue[tail++] = next;
         }
     }
 }
+
+static void measure(gr_lake_map* m) { gr_lake_measure(m, m->size * m->size - 1, m->distance); }
 
 bool gr_lake_map_generate(gr_lake_map* m, int size, double hole_prob, uint64_t seed, int max_boards)
 {

@@ -1,11 +1,12 @@
 /* worlds.c - the list of worlds; a new one adds its line. */
 #include <string.h>
 
-#include "envs/frozenlake.h"
+#include "envs/keydoor.h"
 #include "envs/remote.h"
 
 const gr_world* const gr_worlds[] = {
     &gr_world_frozenlake,
+    &gr_world_keydoor,
     &gr_world_remote,
     NULL,
 };
