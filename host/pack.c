@@ -132,7 +132,7 @@ static void sum_leaves(packer* k, const gr_credit* c, int begin, int end)
         double tokens = (double)trained_tokens(t, c->leaf[l]);
         double w = leaf_weight(k->loss, k->d, c->split[l], tokens);
         for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
-            double a = c->per_node ? c->node_adv[i] : c->adv[l];
+            double a = gr_credit_at(c, l, i);
             sum[i].n_leaves++;
             if (l < begin || l >= end) continue;
             sum[i].a_pos += w * fmax(a, 0);

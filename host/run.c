@@ -22,6 +22,9 @@ void gr_run_settings(gr_config* c)
     for (int i = 0; gr_scorers[i] != NULL; i++) {
         if (gr_scorers[i]->block != NULL) gr_config_register(c, gr_scorers[i]->block);
     }
+    for (int i = 0; gr_estimators[i] != NULL; i++) {
+        if (gr_estimators[i]->block != NULL) gr_config_register(c, gr_estimators[i]->block);
+    }
 }
 
 static void model_config(const gr_config* c, gr_model_config* m)
@@ -114,6 +117,8 @@ static gr_status choose(gr_run* run)
     if (run->estimator == NULL) {
         return GR_FAIL(GR_EARG, "advantage.estimator: no `%s`", c->advantage.estimator);
     }
+    const gr_block* credit = run->estimator->block;
+    run->estimator_settings = credit ? gr_config_block(c, credit->name) : NULL;
     run->train_settings = (gr_rollout_settings){
         .strategy = strategy,
         .strategy_settings = strategy->block ? gr_config_block(c, strategy->block->name) : NULL,

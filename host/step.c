@@ -28,10 +28,9 @@ static int64_t informative_nodes(const gr_credit* c)
         if (t->n_action[node] == 0 || !t->train[node]) continue;
         bool taught = c->per_node && c->node_adv[node] != 0;
         for (int l = 0; l < c->n_leaves && !taught && !c->per_node; l++) {
-            if (c->adv[l] == 0) continue;
             int up = c->leaf[l];
             while (up > node) up = t->parent[up];
-            taught = up == node;
+            taught = up == node && gr_credit_at(c, l, node) != 0;
         }
         n += taught;
     }

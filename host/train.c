@@ -83,7 +83,8 @@ static gr_status grow(gr_run* run, int64_t first, int64_t n)
     GR_TRY(gr_rollout_run(run->rollout, &run->train_settings, run->task + first, (int)n,
                           run->tree + first));
     for (int64_t i = first; i < first + n; i++) {
-        gr_credit_fill(&run->credit[i], &run->tree[i], run->estimator, run->config->advantage.eps);
+        gr_credit_fill(&run->credit[i], &run->tree[i], run->estimator, run->estimator_settings,
+                       run->config->advantage.eps);
     }
     return GR_OK;
 }

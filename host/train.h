@@ -30,6 +30,7 @@ typedef struct gr_run {
     gr_rollout* rollout;
     gr_rollout_settings train_settings;
     const gr_estimator* estimator;
+    const void* estimator_settings;
     gr_loss_params loss;
     gr_optimizer_settings optimizer_settings;
     gr_train_state state;
@@ -44,7 +45,7 @@ typedef struct gr_run {
     int64_t member_cap;
 } gr_run;
 
-/* Core settings and the blocks of all worlds, strategies and scorers, with defaults. */
+/* Core settings and the blocks of all worlds, strategies, scorers and estimators, with defaults. */
 void gr_run_settings(gr_config* c);
 
 /* Device, world, memory, parts; weights are initialised, not loaded. `weights_dir`: folder whose model

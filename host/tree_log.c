@@ -24,8 +24,8 @@ static below* sum_below(const gr_credit* c)
     below* b = calloc((size_t)t->n_nodes, sizeof *b);
     GR_ASSERT(b != NULL, "out of memory");
     for (int l = 0; l < c->n_leaves && !c->per_node; l++) {
-        double a = c->adv[l];
         for (int node = c->leaf[l]; node >= 0; node = t->parent[node]) {
+            double a = node > 0 || !c->per_path ? gr_credit_at(c, l, node) : 0;
             if (b[node].n++ == 0) b[node].first = a, b[node].equal = true;
             b[node].equal = b[node].equal && a == b[node].first;
             b[node].a_pos += fmax(a, 0);

@@ -82,6 +82,18 @@ static inline void* settings_of(const gr_block* b, const char* pairs)
     return block;
 }
 
+/* The default settings of an estimator, until the next call. */
+static inline const void* settings_for(const gr_estimator* e)
+{
+    static _Alignas(16) char kept[256];
+    void* s = settings_of(e->block, "");
+    if (s == NULL) return NULL;
+    assert_true(e->block->struct_bytes <= sizeof kept);
+    memcpy(kept, s, e->block->struct_bytes);
+    free(s);
+    return kept;
+}
+
 /* ---- world and policy ------------------------------------------------------------------------ */
 
 typedef struct toy {

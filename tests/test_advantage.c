@@ -99,7 +99,7 @@ static void leaves_and_returns_are_the_trees(void** state)
     gr_credit c = {0};
     for (uint64_t key = 1; key <= 60; key++) {
         grow_any(&t, key);
-        gr_credit_fill(&c, &t, &gr_estimator_grpo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 1e-6);
         int32_t path[64];
         double a[256];
         assert_int_equal(c.n_leaves, gr_tree_leaves(&t, NULL, 0));
@@ -115,10 +115,10 @@ static void leaves_and_returns_are_the_trees(void** state)
         gr_group_grpo(c.ret, c.n_leaves, 1e-6, a);
         for (int l = 0; l < c.n_leaves; l++) assert_true(a[l] == c.adv[l]);
         assert_false(c.per_node);
-        gr_credit_fill(&c, &t, &gr_estimator_dr_grpo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_dr_grpo, NULL, 1e-6);
         gr_group_mean(c.ret, c.n_leaves, a);
         for (int l = 0; l < c.n_leaves; l++) assert_true(a[l] == c.adv[l]);
-        gr_credit_fill(&c, &t, &gr_estimator_rloo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_rloo, NULL, 1e-6);
         gr_group_rloo(c.ret, c.n_leaves, a);
         for (int l = 0; l < c.n_leaves; l++) assert_true(a[l] == c.adv[l]);
     }
@@ -133,8 +133,8 @@ static void tree_grpo_adds_both_comparisons(void** state)
     gr_credit c = {0}, flat = {0};
     for (uint64_t key = 1; key <= 60; key++) {
         grow_any(&t, key);
-        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, 1e-6);
-        gr_credit_fill(&flat, &t, &gr_estimator_grpo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, NULL, 1e-6);
+        gr_credit_fill(&flat, &t, &gr_estimator_grpo, NULL, 1e-6);
         for (int l = 0; l < c.n_leaves; l++) {
             double r[256], a[256];
             int n = 0, me = 0;
@@ -148,12 +148,12 @@ static void tree_grpo_adds_both_comparisons(void** state)
         }
         /* one tree: twice GRPO. no expansions: GRPO, to the last bit */
         grow_named(&t, &lively, "tree_grpo", "n=3 l=2", "random", 1, 0, key);
-        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, 1e-6);
-        gr_credit_fill(&flat, &t, &gr_estimator_grpo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, NULL, 1e-6);
+        gr_credit_fill(&flat, &t, &gr_estimator_grpo, NULL, 1e-6);
         for (int l = 0; l < c.n_leaves; l++) assert_true(c.adv[l] == 2 * flat.adv[l]);
         grow_named(&t, &lively, "tree_grpo", "n=3 l=0", "random", 6, 0, key);
-        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, 1e-6);
-        gr_credit_fill(&flat, &t, &gr_estimator_grpo, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_tree_grpo, NULL, 1e-6);
+        gr_credit_fill(&flat, &t, &gr_estimator_grpo, NULL, 1e-6);
         for (int l = 0; l < c.n_leaves; l++) assert_true(c.adv[l] == flat.adv[l]);
     }
     gr_credit_free(&c);
@@ -185,7 +185,7 @@ static void sibling_compares_at_forks_and_hands_down(void** state)
     int forks = 0, inherited = 0;
     for (uint64_t key = 1; key <= 80; key++) {
         grow_any(&t, key);
-        gr_credit_fill(&c, &t, &gr_estimator_sibling, 1e-6);
+        gr_credit_fill(&c, &t, &gr_estimator_sibling, NULL, 1e-6);
         assert_true(c.per_node);
         for (int i = 1; i < t.n_nodes; i++) {
             double v = value_of(&c, i), mean = 0;
@@ -214,6 +214,123 @@ static void sibling_compares_at_forks_and_hands_down(void** state)
     gr_tree_free(&t);
 }
 
+/* ---- gigpo ------------------------------------------------------------------------------- */
+
+/* Discounted return of leaf l from the turn of `node` on. */
+static double return_from(const gr_credit* c, int l, int node, double gamma)
+{
+    double ret = 0;
+    for (int i = c->leaf[l];; i = c->tree->parent[i]) {
+        ret = c->tree->reward[i] + gamma * ret;
+        if (i == node) return ret;
+    }
+}
+
+/* The comparison of turns by definition: all (leaf, turn) of the tree with node's anchor. */
+static double step_part(const gr_credit* c, int leaf, int node, double gamma, bool by_std)
+{
+    static double r[8192], a[8192];
+    const gr_tree* t = c->tree;
+    int n = 0, me = -1;
+    for (int l = 0; l < c->n_leaves; l++) {
+        for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
+            if (t->state_hash[t->parent[i]] != t->state_hash[t->parent[node]]) continue;
+            if (l == leaf && i == node) me = n;
+            assert_true(n < GR_COUNT(r));
+            r[n++] = return_from(c, l, i, gamma);
+        }
+    }
+    if (by_std)
+        gr_group_grpo(r, n, 1e-6, a);
+    else
+        gr_group_mean(r, n, a);
+    return a[me];
+}
+
+static void fill_gigpo(gr_credit* c, const gr_tree* t, const char* pairs)
+{
+    void* s = settings_of(gr_estimator_gigpo.block, pairs);
+    gr_credit_fill(c, t, &gr_estimator_gigpo, s, 1e-6);
+    free(s);
+}
+
+static void gigpo_adds_turns_compared_at_equal_states(void** state)
+{
+    (void)state;
+    gr_tree t = {0};
+    gr_credit c = {0}, flat = {0};
+    int checked = 0, parted = 0;
+    for (uint64_t key = 1; key <= 40; key++) {
+        grow_any(&t, key);
+        bool by_std = key % 2;
+        const gr_estimator* episode = by_std ? &gr_estimator_grpo : &gr_estimator_dr_grpo;
+        gr_credit_fill(&flat, &t, episode, NULL, 1e-6);
+        fill_gigpo(&c, &t, by_std ? "gamma=0.8 omega=0.5" : "gamma=0.8 omega=0.5 norm=mean");
+        for (int l = 0; l < c.n_leaves && c.n_leaves > 1; l++) {
+            for (int i = c.leaf[l]; i > 0; i = t.parent[i]) {
+                double step = step_part(&c, l, i, 0.8, by_std);
+                assert_true(fabs(gr_credit_at(&c, l, i) - flat.adv[l] - 0.5 * step) < 1e-9);
+                parted += step != 0;
+                checked++;
+            }
+        }
+        /* omega = 0: the episode part to the last bit */
+        fill_gigpo(&c, &t, by_std ? "omega=0" : "omega=0 norm=mean");
+        for (int l = 0; l < c.n_leaves && c.n_leaves > 1; l++) {
+            for (int i = c.leaf[l]; i > 0; i = t.parent[i]) {
+                assert_true(gr_credit_at(&c, l, i) == flat.adv[l]);
+            }
+        }
+        /* gamma = 0: what the turn itself earned */
+        fill_gigpo(&c, &t, "gamma=0 norm=mean");
+        gr_credit_fill(&flat, &t, &gr_estimator_dr_grpo, NULL, 1e-6);
+        for (int l = 0; l < c.n_leaves && c.n_leaves > 1; l++) {
+            int leaf = c.leaf[l];
+            assert_true(return_from(&c, l, leaf, 0) == t.reward[leaf]);
+            double step = step_part(&c, l, leaf, 0, false);
+            assert_true(fabs(gr_credit_at(&c, l, leaf) - flat.adv[l] - step) < 1e-9);
+        }
+    }
+    assert_true(checked > 1000 && parted > 500);
+    gr_credit_free(&c);
+    gr_credit_free(&flat);
+    gr_tree_free(&t);
+}
+
+static void gigpo_is_silent_where_no_state_is_met_twice(void** state)
+{
+    (void)state;
+    gr_tree t = {0};
+    gr_credit c = {0}, flat = {0};
+    for (uint64_t key = 1; key <= 40; key++) {
+        grow_named(&t, &lively, "flat", "", "random", 6, 0, key);
+        for (int i = 0; i < t.n_nodes; i++) t.state_hash[i] = 7000 + (uint64_t)i;
+        gr_credit_fill(&flat, &t, &gr_estimator_grpo, NULL, 1e-6);
+        fill_gigpo(&c, &t, "");
+        for (int l = 0; l < c.n_leaves && c.n_leaves > 1; l++) {
+            for (int i = c.leaf[l]; t.turn[i] > 1; i = t.parent[i]) { /* all first turns meet */
+                assert_true(gr_credit_at(&c, l, i) == flat.adv[l]);
+            }
+        }
+        /* identical paths: at every turn the same state and the same reward */
+        toy endless = lively;
+        endless.p_end = endless.p_error = endless.p_cut = 0;
+        grow_named(&t, &endless, "flat", "", "random", 6, 0, key);
+        for (int i = 0; i < t.n_nodes; i++) {
+            t.state_hash[i] = 7000 + (uint64_t)t.turn[i];
+            t.reward[i] = 0.1 * t.turn[i];
+        }
+        fill_gigpo(&c, &t, "");
+        assert_true(c.n_leaves == 6 && c.idle);
+        t.reward[c.leaf[3]] += 1;
+        fill_gigpo(&c, &t, "");
+        assert_false(c.idle);
+    }
+    gr_credit_free(&c);
+    gr_credit_free(&flat);
+    gr_tree_free(&t);
+}
+
 /* ---- groups that cannot teach ---------------------------------------------------------------- */
 
 static void set_returns(gr_tree* t, double value)
@@ -230,14 +347,19 @@ static void equal_returns_make_every_estimator_idle(void** state)
         grow_any(&t, key);
         for (int e = 0; gr_estimators[e] != NULL; e++) {
             assert_ptr_equal(gr_estimator_find(gr_estimators[e]->name), gr_estimators[e]);
-            set_returns(&t, key % 2 ? 0.4 : 1.0 / 3);
-            gr_credit_fill(&c, &t, gr_estimators[e], 0);
+            /* gigpo sees when a reward came, so only no reward at all is equal to it */
+            bool timed = gr_estimators[e] == &gr_estimator_gigpo;
+            set_returns(&t, timed ? 0 : key % 2 ? 0.4 : 1.0 / 3);
+            gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 0);
             for (int l = 0; l < c.n_leaves; l++) assert_true(c.adv[l] == 0);
             for (int i = 0; i < t.n_nodes; i++) assert_true(c.node_adv[i] == 0);
+            for (int64_t i = 0; i < c.path_begin[c.n_leaves]; i++) {
+                assert_true(c.path_adv[i] == 0);
+            }
             assert_true(c.idle);
             if (c.n_leaves < 2) continue;
             t.reward[c.leaf[0]] += 1;
-            gr_credit_fill(&c, &t, gr_estimators[e], 1e-6);
+            gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 1e-6);
             assert_false(c.idle);
         }
     }
@@ -255,18 +377,18 @@ static void singletons_and_empty_trees_are_idle(void** state)
     sound.p_error = 0;
     for (int e = 0; gr_estimators[e] != NULL; e++) {
         grow_named(&t, &sound, "flat", "", "random", 1, 0, 21);
-        gr_credit_fill(&c, &t, gr_estimators[e], 0);
+        gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 0);
         assert_int_equal(c.n_leaves, 1);
         assert_true(c.ret[0] != 0 && c.adv[0] == 0 && c.idle);
         toy broken = lively;
         broken.p_error = 2; /* every member fails */
         grow_named(&t, &broken, "flat", "", "random", 4, 0, 2);
-        gr_credit_fill(&c, &t, gr_estimators[e], 0);
+        gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 0);
         assert_true(c.n_leaves == 0 && c.idle);
         gr_tree_reset(&t, 0, 0, 0, 0, 1, 0);
         gr_tree_add_root(&t, (const int32_t[]){1}, 1, 4); /* root alone, its reset failed */
         gr_tree_close(&t, 0, GR_ERROR);
-        gr_credit_fill(&c, &t, gr_estimators[e], 0);
+        gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 0);
         assert_true(c.n_leaves == 0 && c.idle);
     }
     gr_credit_free(&c);
@@ -282,6 +404,7 @@ static uint64_t credit_hash(const gr_credit* c)
     h = gr_hash64(c->ret, n * sizeof *c->ret, h);
     h = gr_hash64(c->split, n * sizeof *c->split, h);
     h = gr_hash64(c->adv, n * sizeof *c->adv, h);
+    h = gr_hash64(c->path_adv, (size_t)c->path_begin[c->n_leaves] * sizeof *c->path_adv, h);
     return gr_hash64(c->node_adv, (size_t)c->tree->n_nodes * sizeof *c->node_adv, h);
 }
 
@@ -294,7 +417,7 @@ static void errors_and_scores_do_not_reach_credit(void** state)
     for (uint64_t key = 1; key <= 40; key++) {
         for (int e = 0; gr_estimators[e] != NULL; e++) {
             grow_any(&t, key);
-            gr_credit_fill(&c, &t, gr_estimators[e], 1e-6);
+            gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 1e-6);
             uint64_t h = credit_hash(&c);
             for (int i = 0; i < t.n_nodes; i++) {
                 t.score[i] = 0.1 * i;
@@ -304,7 +427,7 @@ static void errors_and_scores_do_not_reach_credit(void** state)
                 t.success[i] = true;
                 errors++;
             }
-            gr_credit_fill(&c, &t, gr_estimators[e], 1e-6);
+            gr_credit_fill(&c, &t, gr_estimators[e], settings_for(gr_estimators[e]), 1e-6);
             assert_true(credit_hash(&c) == h);
         }
     }
@@ -322,6 +445,8 @@ int main(void)
         cmocka_unit_test(leaves_and_returns_are_the_trees),
         cmocka_unit_test(tree_grpo_adds_both_comparisons),
         cmocka_unit_test(sibling_compares_at_forks_and_hands_down),
+        cmocka_unit_test(gigpo_adds_turns_compared_at_equal_states),
+        cmocka_unit_test(gigpo_is_silent_where_no_state_is_met_twice),
         cmocka_unit_test(equal_returns_make_every_estimator_idle),
         cmocka_unit_test(singletons_and_empty_trees_are_idle),
         cmocka_unit_test(errors_and_scores_do_not_reach_credit),

@@ -58,7 +58,7 @@ static void number_tokens(woods* f, dice* d)
 static void credit_all(woods* f, const gr_estimator* e)
 {
     for (int k = 0; k < TREES; k++) {
-        gr_credit_fill(&f->credit[k], &f->tree[k], e, 1e-6);
+        gr_credit_fill(&f->credit[k], &f->tree[k], e, settings_for(e), 1e-6);
         f->member[k] = &f->credit[k];
     }
 }
@@ -71,7 +71,7 @@ static void grow_woods(woods* f, const toy* world, uint64_t key)
         grow_named(&f->tree[k], world, s[0], s[1], "random", 1 + choose(&d, 5), 0, 1000 * key + k);
     }
     number_tokens(f, &d);
-    credit_all(f, gr_estimators[key % 5]);
+    credit_all(f, gr_estimators[key % 6]);
 }
 
 static void free_woods(woods* f)
@@ -173,7 +173,7 @@ static double flat_loss(const woods* f, const gr_config_loss* loss, int objectiv
         for (int l = 0; l < c->n_leaves && member_counts(c, loss); l++) {
             double y = (double)trained_length(t, c->leaf[l]);
             for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
-                double a = c->per_node ? c->node_adv[i] : c->adv[l];
+                double a = gr_credit_at(c, l, i);
                 double w = row_weight(loss, &d, c->split[l], y, leaves_below(c, i));
                 for (int j = 0; j < t->n_action[i] && t->train[i]; j++) {
                     double ds = 0;
@@ -412,7 +412,7 @@ static void folds_with_contexts_and_untrained_turns(void** state)
             }
         }
         number_tokens(&f, &d);
-        credit_all(&f, gr_estimators[key % 5]);
+        credit_all(&f, gr_estimators[key % 6]);
         for (int i = 0; i < GR_COUNT(losses); i++) {
             gr_denominators sums = add_all(&f, &losses[i]);
             for (int max = 64; max < 400; max += 120) {
@@ -470,7 +470,7 @@ static void worked_example_has_these_arrays(void** state)
     gr_credit c = {0};
     gr_pack p = {0};
     worked_example(&t);
-    gr_credit_fill(&c, &t, &gr_estimator_grpo, 0);
+    gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 0);
     assert_true(c.n_leaves == 3 && c.idle); /* equal returns: advantages by hand */
     assert_true(c.leaf[0] == 2 && c.leaf[1] == 3 && c.leaf[2] == 4);
     assert_true(c.split[0] == 1 && c.split[1] == 0.5 && c.split[2] == 0.5);
@@ -514,7 +514,7 @@ static void worked_example_is_cut_at_nodes(void** state)
     gr_pack p = {0};
     worked_example(&t);
     t.reward[2] = 1;
-    gr_credit_fill(&c, &t, &gr_estimator_grpo, 0);
+    gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 0);
     const gr_credit* member = &c;
     gr_denominators d = {0};
     gr_denominators_add(&d, &c, &losses[0]);
@@ -563,7 +563,7 @@ static void what_teaches_nothing_is_not_packed(void** state)
         for (int all = 0; all < 2; all++) {
             gr_denominators d = {0};
             loss.count_idle_groups = all;
-            gr_credit_fill(&c, &t, &gr_estimator_grpo, 0);
+            gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 0);
             gr_denominators_add(&d, &c, &loss);
             assert_true(d.leaf_tokens == 0 && d.unique_tokens == 0);
             ASSERT_OK(gr_pack_make(&p, &member, 1, &loss, &d, 19));
@@ -591,7 +591,7 @@ static void idle_groups_and_errors_stay_outside(void** state)
     gr_config_loss loss = losses[1];
     worked_example(&t);
     t.status[4] = GR_ERROR; /* A3 */
-    gr_credit_fill(&c, &t, &gr_estimator_grpo, 1e-6);
+    gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 1e-6);
     assert_true(c.idle && c.n_leaves == 2);
     for (int all = 0; all < 2; all++) {
         gr_denominators d = {0};
@@ -663,7 +663,8 @@ static void another_scorer_with_equal_decisions_gives_equal_batches(void** state
             g.scorer = k == 0 ? &gr_scorer_random : &other;
             grow(&g, &t, key);
             for (int i = 0; i < t.n_nodes; i++) sum[k] += isnan(t.score[i]) ? 0 : t.score[i];
-            gr_credit_fill(&c, &t, gr_estimators[key % 5], 1e-6);
+            gr_credit_fill(&c, &t, gr_estimators[key % 6], settings_for(gr_estimators[key % 6]),
+                           1e-6);
             gr_denominators_add(&d, &c, &losses[0]);
             ASSERT_OK(gr_pack_make(&p, &member, 1, &losses[0], &d, 200));
             h[k] = batch_hash(&p);

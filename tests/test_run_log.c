@@ -459,10 +459,11 @@ static void assert_advantage(const cJSON* json, const gr_credit* c, int node)
         int up = c->leaf[l];
         while (up > node) up = c->tree->parent[up];
         if (up != node) continue;
-        if (isnan(first)) first = c->adv[l];
-        differ = differ || c->adv[l] != first;
-        a_pos += fmax(c->adv[l], 0);
-        a_neg += fmin(c->adv[l], 0);
+        double a = node == 0 && c->per_path ? 0 : gr_credit_at(c, l, node);
+        if (isnan(first)) first = a;
+        differ = differ || a != first;
+        a_pos += fmax(a, 0);
+        a_neg += fmin(a, 0);
     }
     if (c->per_node) {
         assert_true(number(json, "advantage") == c->node_adv[node]);
@@ -519,7 +520,7 @@ static void trees_are_logged_exactly(void** state)
 {
     (void)state;
     static const char* const strategies[] = {"flat", "patr", "patr_retro", "tree_grpo"};
-    static const char* const estimators[] = {"grpo", "rloo", "tree_grpo", "sibling"};
+    static const char* const estimators[] = {"grpo", "rloo", "tree_grpo", "sibling", "gigpo"};
     gr_run_log log;
     gr_tree t = {0};
     gr_credit c = {0};
@@ -542,7 +543,8 @@ static void trees_are_logged_exactly(void** state)
         for (int64_t i = 0; i < t.n_tokens; i++) {
             t.token[i] = (int32_t)(ascii ? 1 + below_n(127) : below_n(256));
         }
-        gr_credit_fill(&c, &t, gr_estimator_find(estimators[below_n(4)]), 1e-6);
+        const gr_estimator* e = gr_estimator_find(estimators[below_n(5)]);
+        gr_credit_fill(&c, &t, e, settings_for(e), 1e-6);
         size_t before = 0, after = 0;
         free(slurp(dir, "trees.jsonl", &before));
         ASSERT_OK(gr_tree_log_write(&log, &c));

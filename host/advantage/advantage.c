@@ -6,8 +6,13 @@
 #include <string.h>
 
 const gr_estimator* const gr_estimators[] = {
-    &gr_estimator_grpo,      &gr_estimator_dr_grpo, &gr_estimator_rloo,
-    &gr_estimator_tree_grpo, &gr_estimator_sibling, NULL,
+    &gr_estimator_grpo,
+    &gr_estimator_dr_grpo,
+    &gr_estimator_rloo,
+    &gr_estimator_tree_grpo,
+    &gr_estimator_sibling,
+    &gr_estimator_gigpo,
+    NULL,
 };
 
 const gr_estimator* gr_estimator_find(const char* name)
@@ -21,13 +26,15 @@ const gr_estimator* gr_estimator_find(const char* name)
 static void reserve(gr_credit* c, int64_t n_leaves, int64_t n_nodes)
 {
     int64_t cap = c->leaf_cap;
-    c->leaf = gr_array_reserve(c->leaf, &cap, n_leaves, sizeof *c->leaf);
+    c->path_begin = gr_array_reserve(c->path_begin, &cap, n_leaves + 1, sizeof *c->path_begin);
     cap = c->leaf_cap;
-    c->ret = gr_array_reserve(c->ret, &cap, n_leaves, sizeof *c->ret);
+    c->leaf = gr_array_reserve(c->leaf, &cap, n_leaves + 1, sizeof *c->leaf);
     cap = c->leaf_cap;
-    c->split = gr_array_reserve(c->split, &cap, n_leaves, sizeof *c->split);
+    c->ret = gr_array_reserve(c->ret, &cap, n_leaves + 1, sizeof *c->ret);
     cap = c->leaf_cap;
-    c->adv = gr_array_reserve(c->adv, &cap, n_leaves, sizeof *c->adv);
+    c->split = gr_array_reserve(c->split, &cap, n_leaves + 1, sizeof *c->split);
+    cap = c->leaf_cap;
+    c->adv = gr_array_reserve(c->adv, &cap, n_leaves + 1, sizeof *c->adv);
     c->leaf_cap = cap;
     GR_RESERVE(c->node_adv, c->node_cap, n_nodes);
 }
@@ -40,7 +47,19 @@ static bool all_zero(const double* x, int n)
     return true;
 }
 
-void gr_credit_fill(gr_credit* c, const gr_tree* t, const gr_estimator* e, double eps)
+/* Where each leaf's turns begin in path_adv, all of them 0. */
+static void lay_out_paths(gr_credit* c)
+{
+    c->path_begin[0] = 0;
+    for (int l = 0; l < c->n_leaves; l++) {
+        c->path_begin[l + 1] = c->path_begin[l] + c->tree->turn[c->leaf[l]];
+    }
+    GR_RESERVE(c->path_adv, c->path_cap, c->path_begin[c->n_leaves]);
+    for (int64_t i = 0; i < c->path_begin[c->n_leaves]; i++) c->path_adv[i] = 0;
+}
+
+void gr_credit_fill(gr_credit* c, const gr_tree* t, const gr_estimator* e, const void* settings,
+                    double eps)
 {
     c->tree = t;
     c->n_leaves = gr_tree_leaves(t, NULL, 0);
@@ -52,9 +71,11 @@ void gr_credit_fill(gr_credit* c, const gr_tree* t, const gr_estimator* e, doubl
         c->adv[l] = 0;
     }
     for (int i = 0; i < t->n_nodes; i++) c->node_adv[i] = 0;
-    c->per_node = false;
-    e->fill(c, eps);
-    c->idle = c->per_node ? all_zero(c->node_adv, t->n_nodes) : all_zero(c->adv, c->n_leaves);
+    lay_out_paths(c);
+    c->per_node = c->per_path = false;
+    e->fill(settings, c, eps);
+    c->idle = all_zero(c->node_adv, t->n_nodes) && all_zero(c->adv, c->n_leaves) &&
+              all_zero(c->path_adv, (int)c->path_begin[c->n_leaves]);
 }
 
 void gr_credit_free(gr_credit* c)
@@ -64,5 +85,7 @@ void gr_credit_free(gr_credit* c)
     free(c->split);
     free(c->adv);
     free(c->node_adv);
+    free(c->path_adv);
+    free(c->path_begin);
     memset(c, 0, sizeof *c);
 }

@@ -29,13 +29,18 @@ void gr_group_grpo(const double* r, int n, double eps, double* a)
     for (int i = 0; i < n; i++) a[i] /= std + eps;
 }
 
-static void grpo(gr_credit* c, double eps) { gr_group_grpo(c->ret, c->n_leaves, eps, c->adv); }
-
-static void dr_grpo(gr_credit* c, double eps)
+static void grpo(const void* settings, gr_credit* c, double eps)
 {
+    (void)settings;
+    gr_group_grpo(c->ret, c->n_leaves, eps, c->adv);
+}
+
+static void dr_grpo(const void* settings, gr_credit* c, double eps)
+{
+    (void)settings;
     (void)eps;
     gr_group_mean(c->ret, c->n_leaves, c->adv);
 }
 
-const gr_estimator gr_estimator_grpo = {"grpo", grpo};
-const gr_estimator gr_estimator_dr_grpo = {"dr_grpo", dr_grpo};
+const gr_estimator gr_estimator_grpo = {.name = "grpo", .fill = grpo};
+const gr_estimator gr_estimator_dr_grpo = {.name = "dr_grpo", .fill = dr_grpo};

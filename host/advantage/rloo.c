@@ -8,10 +8,11 @@ void gr_group_rloo(const double* r, int n, double* a)
     for (int i = 0; i < n && n > 1; i++) a[i] *= (double)n / (n - 1);
 }
 
-static void rloo(gr_credit* c, double eps)
+static void rloo(const void* settings, gr_credit* c, double eps)
 {
+    (void)settings;
     (void)eps;
     gr_group_rloo(c->ret, c->n_leaves, c->adv);
 }
 
-const gr_estimator gr_estimator_rloo = {"rloo", rloo};
+const gr_estimator gr_estimator_rloo = {.name = "rloo", .fill = rloo};

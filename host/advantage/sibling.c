@@ -27,9 +27,10 @@ static void add_child(family* f, double v)
     f->n++;
 }
 
-static void sibling(gr_credit* c, double eps)
+static void sibling(const void* settings, gr_credit* c, double eps)
 {
     const gr_tree* t = c->tree;
+    (void)settings;
     (void)eps;
     c->per_node = true;
     family* f = calloc((size_t)t->n_nodes, sizeof *f);
@@ -50,4 +51,4 @@ static void sibling(gr_credit* c, double eps)
     free(f);
 }
 
-const gr_estimator gr_estimator_sibling = {"sibling", sibling};
+const gr_estimator gr_estimator_sibling = {.name = "sibling", .fill = sibling};

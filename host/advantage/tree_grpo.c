@@ -20,9 +20,10 @@ static void add_intra(gr_credit* c, int b, double eps, double* work)
     }
 }
 
-static void tree_grpo(gr_credit* c, double eps)
+static void tree_grpo(const void* settings, gr_credit* c, double eps)
 {
     int branches = 0;
+    (void)settings;
     gr_group_grpo(c->ret, c->n_leaves, eps, c->adv);
     for (int l = 0; l < c->n_leaves; l++) {
         branches = GR_MAX(branches, c->tree->branch[c->leaf[l]] + 1);
@@ -33,4 +34,4 @@ static void tree_grpo(gr_credit* c, double eps)
     free(work);
 }
 
-const gr_estimator gr_estimator_tree_grpo = {"tree_grpo", tree_grpo};
+const gr_estimator gr_estimator_tree_grpo = {.name = "tree_grpo", .fill = tree_grpo};
