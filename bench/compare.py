@@ -30,11 +30,16 @@ REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
               text="4x4, 45 % holes, base from 20 % holes and noise 0.55, horizon 12"),
     "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
               text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
+    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[],
+              method_set={"tree_random": ["patr.interval=5"], "patr": ["patr.interval=5"]},
+              text="key and door, 6x6, 15 % holes, base from noise 0.6 (start success 3 %), horizon 20"),
 }
-RATES = {"L": [3e-4, 6e-4, 1.2e-3, 2.4e-3], "X": [5e-4, 8e-4, 1.2e-3, 1.6e-3], "Z": [5e-4, 8e-4, 1.2e-3, 1.6e-3]}
+RATES = {"L": [3e-4, 6e-4, 1.2e-3, 2.4e-3], "X": [5e-4, 8e-4, 1.2e-3, 1.6e-3], "Z": [5e-4, 8e-4, 1.2e-3, 1.6e-3],
+         "K": [5e-4, 8e-4, 1.2e-3, 1.6e-3]}
 METHODS = {
     "flat_grpo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=grpo"],
     "flat_rloo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=rloo"],
+    "flat_gigpo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=gigpo"],
     "tree_random": ["rollout.strategy=tree_random", "rollout.group=4", "patr.interval=2"],
     "tree_grpo": ["rollout.strategy=tree_grpo", "rollout.group=2", "tree_grpo.n=2", "tree_grpo.l=1",
                   "advantage.estimator=tree_grpo"],
@@ -75,7 +80,8 @@ def train(args, regime, method, rate, seed):
     """One run; tuning seeds are evaluated at the end only."""
     base = os.path.join(run_dir(regime, "base"), "checkpoints", "initial")
     metrics = grove(args, regime, run_name(method, rate, seed),
-                    [*METHODS[method], f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
+                    [*METHODS[method], *REGIMES[regime].get("method_set", {}).get(method, []),
+                     f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
                      f"budget.turns={REGIMES[regime]['turns']}", f"warmstart.load={base}",
                      *(["eval.every_share=1"] if seed in TUNING_SEEDS else [])])
     print(f"{regime} {run_name(method, rate, seed)}: {final(metrics)['success']:.3f}", flush=True)
@@ -132,7 +138,7 @@ def plot(regime, curves):
              'set xlabel "environment turns"', 'set ylabel "held-out success, temperature 1"',
              'set key left top', 'set grid lc rgb "#dddddd"', 'set yrange [0:*]',
              f'set title "Regime {regime}: {REGIMES[regime]["text"]}\\nmean of {len(SEEDS)} seeds, 95 % bars" font ",12"']
-    colours = dict(zip(METHODS, ["#000000", "#777777", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]))
+    colours = dict(zip(METHODS, ["#000000", "#777777", "#cc79a7", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]))
     plots, data = [], []  # colours that colour-blind readers tell apart
     for name, points in curves.items():
         if not points:
