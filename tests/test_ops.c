@@ -282,7 +282,7 @@ static op_case rope_case(int h, int hk, int d, bool norm)
                      .out = {h * d, hk * d, hk * d},
                      .stats = h + hk,
                      .index = 5000,
-                     .heads = {h, hk, d, 10000.0, 1e-6f},
+                     .heads = {.h = h, .hk = hk, .d = d, .theta = 10000.0, .eps = 1e-6f},
                      .forward = rope_forward,
                      .backward = rope_backward,
                      .plain = rope_plain};
