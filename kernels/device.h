@@ -16,9 +16,11 @@ typedef enum gr_dtype { GR_F32, GR_BF16, GR_F64 } gr_dtype;
 typedef enum gr_matmul_mode { GR_MATMUL_EXACT, GR_MATMUL_BF16, GR_MATMUL_AUTO } gr_matmul_mode;
 
 typedef struct gr_ops gr_ops;
+struct gr_backend;
 
 typedef struct gr_dev {
     const gr_ops* ops;
+    const struct gr_backend* backend; /* what kind of device it is (backend.h) */
     char name[32]; /* what was chosen: "cpu avx512 f32 exact, 2 threads" is `detail` */
     char detail[160];
     gr_dtype dtype;
@@ -32,10 +34,11 @@ typedef struct gr_dev {
 } gr_dev;
 
 typedef struct gr_dev_options {
-    const char* name; /* "cpu": best instruction set here; "cpu:avx512", "cpu:avx2", "cpu:base" */
+    const char* name; /* "cpu": best instruction set here; "cpu:avx512", "cpu:avx2", "cpu:base";
+                         "cuda:N": GPU number N */
     gr_dtype dtype;
     gr_matmul_mode matmul;
-    int threads; /* 0: all cores */
+    int threads; /* 0: all cores; a GPU has no use for it */
 } gr_dev_options;
 
 GR_MUST_CHECK gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options);

@@ -22,7 +22,7 @@ bad=0
 awk '
 BEGIN {
     split("host/base.h 0  host/arena.h 0.5  host/setting.h 0.5  host/json.h 0.5  host/durable.h 0.5 " \
-          "kernels/device.h 1  envs/env.h 1  envs/protocol.h 1.5  host/config.h 1  host/comm.h 1 " \
+          "kernels/device.h 1  kernels/backend.h 1.5  envs/env.h 1  envs/protocol.h 1.5  host/config.h 1  host/comm.h 1 " \
           "model/tokenizer.h 1  model/chat.h 1 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
           "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6 " \
@@ -82,7 +82,7 @@ any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
 # Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/device|kernels/cpu/onednn|model/safetensors|model/folder|model/weights|model/kv)\.c'
+    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/folder|model/weights|model/kv)\.cu?'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'
