@@ -136,6 +136,68 @@ static void test_first_error_stays(void** state)
     gr_dev_close(&dev);
 }
 
+#ifdef GR_TEST_SIMT
+static void test_simt_memory(void** state)
+{
+    (void)state;
+    static const size_t size[] = {1, 257, 5 << 20};
+    gr_dev dev;
+    assert_int_equal(open_named(&dev, "simt", GR_BF16, GR_MATMUL_AUTO), GR_OK);
+    assert_string_equal(dev.name, "simt");
+    assert_int_equal(dev.matmul, GR_MATMUL_EXACT);
+    for (int i = 0; i < GR_COUNT(size); i++) {
+        unsigned char *p, *host = test_malloc(size[i]);
+        assert_int_equal(gr_dev_alloc(&dev, (void**)&p, size[i]), GR_OK);
+        assert_int_equal((uintptr_t)p % 256, 0);
+        memset(host, 1, size[i]);
+        gr_dev_read(&dev, host, p, size[i]);
+        for (size_t j = 0; j < size[i]; j++) assert_int_equal(host[j], 0);
+        for (size_t j = 0; j < size[i]; j++) host[j] = (unsigned char)(j * 7);
+        gr_dev_write(&dev, p, host, size[i]);
+        memset(host, 1, size[i]);
+        gr_dev_read(&dev, host, p, size[i]);
+        for (size_t j = 0; j < size[i]; j++) assert_int_equal(host[j], (unsigned char)(j * 7));
+        assert_int_equal(gr_dev_sync(&dev), GR_OK);
+        gr_dev_free(&dev, p);
+        test_free(host);
+    }
+    assert_int_equal(gr_dev_sync(&dev), GR_OK);
+    gr_dev_close(&dev);
+}
+
+static void test_simt_refusals(void** state)
+{
+    (void)state;
+    assert_refused("simt", GR_F64, GR_MATMUL_EXACT, "fp64");
+    assert_refused("simt", GR_F32, GR_MATMUL_BF16, "bf16");
+    assert_refused("simt:0", GR_F32, GR_MATMUL_EXACT, "simt:0");
+}
+
+/* A copy past the end of an allocation: the first error stays and names the cause. */
+static void test_simt_fault_stays(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    void* p;
+    char host[64] = {0};
+    assert_int_equal(open_named(&dev, "simt", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    assert_int_equal(gr_dev_alloc(&dev, &p, 32), GR_OK);
+    gr_dev_write(&dev, p, host, sizeof host);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gr_dev_sync(&dev), GR_EDEV);
+        assert_non_null(strstr(gr_last_error_text(), "write: copy out of bounds"));
+    }
+    gr_dev_close(&dev);
+}
+#else
+static void test_gpu_needs_cuda(void** state)
+{
+    (void)state;
+    assert_refused("cuda:0", GR_F32, GR_MATMUL_EXACT, "built without CUDA");
+    assert_refused("simt", GR_F32, GR_MATMUL_EXACT, "\"simt\"");
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +207,13 @@ int main(void)
         cmocka_unit_test(test_no_memory_is_a_status),
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_first_error_stays),
+#ifdef GR_TEST_SIMT
+        cmocka_unit_test(test_simt_memory),
+        cmocka_unit_test(test_simt_refusals),
+        cmocka_unit_test(test_simt_fault_stays),
+#else
+        cmocka_unit_test(test_gpu_needs_cuda),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,32 @@
+/* cuda.h - the names of the CUDA ops, and what the device gives to them (device.cu). Level 2.
+ *
+ * A launcher queues kernels on gr_cuda_stream(dev), allocates nothing, waits for nothing, and ends
+ * with gr_cuda_launched(dev, "op"). Tensors, and every array a struct points to, lie on the device;
+ * the structs themselves are the host's and reach a kernel by value. */
+#pragma once
+#include "kernels/cuda/port.cuh"
+#include "kernels/ops.h"
+
+#define OP(op) gr_cuda_##op
+extern "C" {
+#define X(op) gr_##op##_fn OP(op);
+GR_OP_LIST(X)
+GR_SIZE_LIST(X)
+#undef X
+extern const gr_ops gr_ops_cuda; /* table.cu */
+}
+
+#define GR_CUDA_WORKSPACE ((size_t)16 << 20) /* bytes, one op's at a time */
+
+cudaStream_t gr_cuda_stream(const gr_dev* dev);
+void* gr_cuda_workspace(const gr_dev* dev); /* 256-aligned, contents do not outlive an op */
+int gr_cuda_processors(const gr_dev* dev);  /* multiprocessors; may size grids, never sums */
+/* After a launch: records a failure once, with the op's name. */
+void gr_cuda_launched(gr_dev* dev, const char* op);
+
+/* Lets a kernel be launched with more dynamic shared memory than the 48 KB every GPU grants. */
+template <class Kernel> static inline void gr_cuda_allow_shared(Kernel* kernel, size_t bytes)
+{
+    if (bytes > 48 << 10)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}

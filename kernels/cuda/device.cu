@@ -1,0 +1,161 @@
+/* device.cu - the CUDA device: opens a GPU, holds its stream and workspace, copies, keeps the first
+ * error.
+ *
+ * All work of a device goes to one stream, so ops, copies and clears run in call order. A write
+ * returns when the host's bytes may change, a read when they are there. The same source, compiled for
+ * the emulator of tests/simt/, is the device `simt`. */
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cuda_state {
+    cudaStream_t stream;
+    void* workspace;
+    int processors;
+};
+
+static cuda_state* state_of(const gr_dev* dev) { return (cuda_state*)dev->impl; }
+
+cudaStream_t gr_cuda_stream(const gr_dev* dev) { return state_of(dev)->stream; }
+void* gr_cuda_workspace(const gr_dev* dev) { return state_of(dev)->workspace; }
+int gr_cuda_processors(const gr_dev* dev) { return state_of(dev)->processors; }
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
+static void record(gr_dev* dev, const char* what, cudaError_t error)
+{
+    if (error == cudaSuccess || dev->err != GR_OK) return;
+    dev->err = GR_EDEV;
+    (void)snprintf(dev->err_text, sizeof dev->err_text, "%s: %s", what, cudaGetErrorString(error));
+}
+
+void gr_cuda_launched(gr_dev* dev, const char* op) { record(dev, op, cudaGetLastError()); }
+
+/* ---- names -------------------------------------------------------------------------------------- */
+
+#ifdef __CUDACC__
+#define NAMES "cuda:N"
+/* The N of "cuda:N", or -1. */
+static int ordinal_of(const char* name)
+{
+    char* end;
+    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    const long n = strtol(name + 5, &end, 10);
+    return *end == 0 && n < 1024 ? (int)n : -1;
+}
+#else
+#define NAMES "simt"
+static int ordinal_of(const char* name) { return strcmp(name, NAMES) == 0 ? 0 : -1; }
+#endif
+
+static bool takes(const char* name) { return ordinal_of(name) >= 0; }
+
+/* ---- open and close ------------------------------------------------------------------------------ */
+
+#define TRY_CUDA(name, call)                                                            \
+    do {                                                                                \
+        const cudaError_t error_ = (call);                                              \
+        if (error_ != cudaSuccess)                                                      \
+            return GR_FAIL(GR_EDEV, "device %s: %s", name, cudaGetErrorString(error_)); \
+    } while (0)
+
+static gr_status check_options(const gr_dev_options* options)
+{
+    if (options->dtype == GR_F64)
+        return GR_FAIL(GR_EARG, "device %s: fp64 is the cpu device's only", options->name);
+    if (options->matmul == GR_MATMUL_BF16)
+        return GR_FAIL(GR_EARG, "device.matmul: bf16: %s has exact products only", options->name);
+    return GR_OK;
+}
+
+static gr_status check_gpu(const char* name, int ordinal, cudaDeviceProp* prop)
+{
+    int count = 0;
+    TRY_CUDA(name, cudaGetDeviceCount(&count));
+    if (ordinal >= count)
+        return GR_FAIL(GR_EARG, "device %s: this machine has %d GPU%s", name, count,
+                       count == 1 ? "" : "s");
+    TRY_CUDA(name, cudaGetDeviceProperties(prop, ordinal));
+    if (prop->major < 8)
+        return GR_FAIL(GR_EARG, "device %s: %s has compute capability %d.%d, 8.0 is needed", name,
+                       prop->name, prop->major, prop->minor);
+    return GR_OK;
+}
+
+static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
+{
+    const char* name = options->name;
+    const int ordinal = ordinal_of(name);
+    cudaDeviceProp prop;
+    GR_TRY(check_options(options));
+    GR_TRY(check_gpu(name, ordinal, &prop));
+    TRY_CUDA(name, cudaSetDevice(ordinal));
+    cuda_state* state = (cuda_state*)calloc(1, sizeof *state);
+    dev->impl = state;
+    if (state == NULL) return GR_FAIL(GR_ENOMEM, "device %s: no memory for its state", name);
+    state->processors = prop.multiProcessorCount;
+    TRY_CUDA(name, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
+    TRY_CUDA(name, cudaMalloc(&state->workspace, GR_CUDA_WORKSPACE));
+    dev->ops = &gr_ops_cuda;
+    dev->matmul = GR_MATMUL_EXACT;
+    dev->threads = 1;
+    (void)snprintf(dev->name, sizeof dev->name, "%s", name);
+    (void)snprintf(dev->detail, sizeof dev->detail, "%s %s, %s, exact matmul, %d processors", name,
+                   prop.name, dev->dtype == GR_BF16 ? "bf16" : "fp32", state->processors);
+    return GR_OK;
+}
+
+static void close_cuda(gr_dev* dev)
+{
+    cuda_state* state = state_of(dev);
+    if (state == NULL) return;
+    (void)cudaFree(state->workspace);
+    if (state->stream != NULL) (void)cudaStreamDestroy(state->stream);
+    free(state);
+}
+
+static void sync(gr_dev* dev) { record(dev, "sync", cudaStreamSynchronize(gr_cuda_stream(dev))); }
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+static void zero(gr_dev* dev, void* dst, size_t bytes)
+{
+    record(dev, "zero", cudaMemsetAsync(dst, 0, bytes, gr_cuda_stream(dev)));
+}
+
+static void* alloc(gr_dev* dev, size_t bytes)
+{
+    void* p = NULL;
+    if (cudaMalloc(&p, GR_MAX(bytes, (size_t)1)) != cudaSuccess) {
+        (void)cudaGetLastError(); /* a refused allocation is no fault of a kernel */
+        return NULL;
+    }
+    zero(dev, p, bytes);
+    return p;
+}
+
+static void release(gr_dev* dev, void* p)
+{
+    (void)cudaStreamSynchronize(gr_cuda_stream(dev)); /* work in the queue may still use it */
+    record(dev, "free", cudaFree(p));
+}
+
+static void write(gr_dev* dev, void* dst, const void* src, size_t bytes)
+{
+    record(dev, "write",
+           cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, gr_cuda_stream(dev)));
+}
+
+static void read(gr_dev* dev, void* dst, const void* src, size_t bytes)
+{
+    record(dev, "read",
+           cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, gr_cuda_stream(dev)));
+    record(dev, "read", cudaStreamSynchronize(gr_cuda_stream(dev)));
+}
+
+extern "C" const gr_backend gr_backend_cuda = {
+    NAMES, takes, open_cuda, close_cuda, alloc, release, write, read, zero, sync,
+};

@@ -1,0 +1,189 @@
+/* cuda_api.cpp - the part of the CUDA runtime that launchers and the device use, with what orders
+ * streams. Everything runs at once, in call order; what a GPU might still be doing is kept as one
+ * clock per stream. */
+#include "tests/simt/emulator.h"
+
+#include <algorithm>
+#include <map>
+
+struct CUstream_st {
+    int number;
+    bool blocking; /* in step with stream 0 */
+};
+struct CUevent_st {
+    std::vector<uint32_t> seen;
+};
+
+namespace simt {
+
+extern std::map<const void*, int> shared_limit;
+
+/* seen[s][t]: work of stream t, counted, that is over before stream s's next work. */
+typedef std::vector<uint32_t> Clock;
+static CUstream_st stream_0 = {0, true};
+static std::vector<CUstream_st*> streams = {&stream_0};
+static std::vector<Clock> seen(1);
+static Clock host;
+static int running; /* stream of the current work */
+
+struct Work {
+    uint32_t first_epoch;
+    int stream;
+    uint32_t count;
+};
+static std::vector<Work> works;
+
+static void join(Clock* into, const Clock& from)
+{
+    if (into->size() < from.size()) into->resize(from.size());
+    for (size_t i = 0; i < from.size(); i++) (*into)[i] = std::max((*into)[i], from[i]);
+}
+
+static CUstream_st* stream_of(cudaStream_t s) { return s == nullptr ? &stream_0 : s; }
+
+void begin_work(cudaStream_t s, uint32_t first_epoch)
+{
+    const CUstream_st* stream = stream_of(s);
+    Clock* clock = &seen[(size_t)stream->number];
+    join(clock, host);
+    for (const CUstream_st* other : streams)
+        if (stream->blocking && other->blocking && (stream->number == 0 || other->number == 0))
+            join(clock, seen[(size_t)other->number]);
+    clock->resize(std::max(clock->size(), streams.size()));
+    running = stream->number;
+    works.push_back({first_epoch, running, ++(*clock)[(size_t)running]});
+}
+
+bool finished_before(uint32_t epoch)
+{
+    if (streams.size() == 1) return true;
+    const auto after =
+        std::upper_bound(works.begin(), works.end(), epoch,
+                         [](uint32_t e, const Work& w) { return e < w.first_epoch; });
+    const Work& work = *(after - 1);
+    const Clock& clock = seen[(size_t)running];
+    if (work.stream == running) return true;
+    return (size_t)work.stream < clock.size() && clock[(size_t)work.stream] >= work.count;
+}
+
+static cudaError_t wait_for(cudaStream_t s)
+{
+    join(&host, seen[(size_t)stream_of(s)->number]);
+    return pending_error();
+}
+
+static void copy_bytes(void* dst, const void* src, size_t bytes)
+{
+    host_access(dst, bytes);
+    host_access(src, bytes);
+    if (pending_error() == cudaSuccess) memcpy(dst, src, bytes);
+}
+
+} // namespace simt
+
+using namespace simt;
+
+extern "C" {
+
+/* ---- errors and device ------------------------------------------------------------------------------ */
+
+cudaError_t cudaPeekAtLastError() { return pending_error(); }
+cudaError_t cudaGetLastError()
+{
+    const cudaError_t error = pending_error();
+    clear_error();
+    return error;
+}
+const char* cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaSuccess ? "no error" : error_text();
+}
+cudaError_t cudaGetDeviceCount(int* count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int)
+{
+    memset(prop, 0, sizeof *prop);
+    (void)snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    prop->major = 9;
+    prop->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if ((size_t)value > MAX_SHARED) return cudaErrorInvalidValue;
+        shared_limit[kernel] = value;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize()
+{
+    for (const Clock& c : seen) join(&host, c);
+    return pending_error();
+}
+
+/* ---- streams and events ------------------------------------------------------------------------------ */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags)
+{
+    *s = new CUstream_st{(int)streams.size(), flags != cudaStreamNonBlocking};
+    streams.push_back(*s);
+    seen.emplace_back();
+    return cudaSuccess;
+}
+/* The stream's clock is kept: its work may be asked for later. */
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return wait_for(s); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned)
+{
+    *e = new CUevent_st;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    e->seen = seen[(size_t)stream_of(s)->number];
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+    join(&seen[(size_t)stream_of(s)->number], e->seen);
+    return cudaSuccess;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+cudaError_t cudaMalloc(void** p, size_t bytes)
+{
+    *p = allocate_device(bytes);
+    return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFree(void* p)
+{
+    return p == nullptr || release_device(p) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t)
+{
+    copy_bytes(dst, src, bytes);
+    return pending_error();
+}
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind)
+{
+    copy_bytes(dst, src, bytes);
+    return cudaDeviceSynchronize();
+}
+cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t)
+{
+    host_access(dst, bytes);
+    if (pending_error() == cudaSuccess) memset(dst, value, bytes);
+    return pending_error();
+}
+}
