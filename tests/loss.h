@@ -33,9 +33,11 @@ static inline void run_loss(gr_dev* dev, loss_output* out, const loss_input* x,
         t[i] = new_acc(dev, x->r);
         gr_dev_write_acc(dev, t[i], in[i], x->r);
     }
-    out->sums = (gr_loss_sums){0};
-    dev->ops->policy_loss(dev, dlogp, dentropy, &out->sums, t[0], t[1], t[2], t[3], t[4], t[5],
-                          t[6], x->r, p);
+    gr_loss_sums* sums = dev_bytes(dev, sizeof *sums);
+    dev->ops->policy_loss(dev, dlogp, dentropy, sums, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+                          x->r, p);
+    gr_dev_read(dev, &out->sums, sums, sizeof *sums);
+    gr_dev_free(dev, sums);
     gr_dev_read_acc(dev, out->dlogp, dlogp, x->r);
     gr_dev_read_acc(dev, out->dentropy, dentropy, x->r);
     for (int i = 0; i < 7; i++) gr_dev_free(dev, t[i]);

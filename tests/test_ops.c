@@ -785,10 +785,13 @@ static void test_sumsq(void** state)
             assert_true(open_table(&two, &tables[t], 2));
             rng g = {.key = (uint64_t)i};
             tensor x = random_acc(&one, &g, size[i], 3);
-            double want = 0, got[2] = {-1, -1};
+            double want = 0, got[2] = {-1, -1}, *out = dev_bytes(&one, sizeof got);
+            gr_dev_write(&one, out, got, sizeof got);
             for (int64_t j = 0; j < x.n; j++) want += x.host[j] * x.host[j];
-            one.ops->sumsq(&one, &got[0], x.dev, x.n);
-            two.ops->sumsq(&two, &got[1], x.dev, x.n);
+            one.ops->sumsq(&one, &out[0], x.dev, x.n);
+            two.ops->sumsq(&two, &out[1], x.dev, x.n);
+            gr_dev_read(&one, got, out, sizeof got);
+            gr_dev_free(&one, out);
             assert_true(fabs(got[0] - want) <= 1e-5 * want);
             assert_memory_equal(&got[0], &got[1], sizeof got[0]);
             free_tensor(&one, &x);
