@@ -619,6 +619,7 @@ static void test_bits_do_not_depend_on_threads(void** state)
         for (int i = 0; i < n; i++) assert_same_run(&o[i], &tables[t], 1, &tables[t], 2 + (i == 0));
 }
 
+#ifndef GR_TEST_SIMT
 static void test_avx2_and_avx512_give_the_same_bits(void** state)
 {
     (void)state;
@@ -630,6 +631,7 @@ static void test_avx2_and_avx512_give_the_same_bits(void** state)
         assert_same_run(&o[i], &tables[5], 2, &tables[6], 2);
     }
 }
+#endif
 
 /* ---- what the cases above leave out -------------------------------------------------------------------------- */
 
@@ -680,7 +682,8 @@ static void test_embed_bwd_adds_in_token_order(void** state)
 {
     (void)state;
     enum { N = 500, C = 37 };
-    for (int t = 1; t < 4; t++) {
+    for (int t = 1; t < GR_COUNT(tables); t++) {
+        if (tables[t].dtype != GR_F32) continue;
         const op_case o = embed_case(1, C);
         run r;
         if (!run_open(&r, &o, &tables[t], 2, N, 9)) continue;
@@ -855,6 +858,7 @@ static void test_adamw(void** state)
         }
 }
 
+#ifndef GR_TEST_SIMT /* of the CPU alone */
 /* ---- exp and log ---------------------------------------------------------------------------------------------- */
 
 static void test_exp_and_log(void** state)
@@ -874,6 +878,7 @@ static void test_exp_and_log(void** state)
     }
     if (hash[1] != 0 && hash[2] != 0) assert_true(hash[1] == hash[2]);
 }
+#endif
 
 int main(void)
 {
@@ -884,7 +889,6 @@ int main(void)
         cmocka_unit_test(test_backward_equals_fp64),
         cmocka_unit_test(test_rows_do_not_depend_on_the_batch),
         cmocka_unit_test(test_bits_do_not_depend_on_threads),
-        cmocka_unit_test(test_avx2_and_avx512_give_the_same_bits),
         cmocka_unit_test(test_no_rows),
         cmocka_unit_test(test_residual_is_rounded_once),
         cmocka_unit_test(test_embed_bwd_adds_in_token_order),
@@ -893,7 +897,10 @@ int main(void)
         cmocka_unit_test(test_bf16_products),
         cmocka_unit_test(test_sumsq),
         cmocka_unit_test(test_adamw),
+#ifndef GR_TEST_SIMT
+        cmocka_unit_test(test_avx2_and_avx512_give_the_same_bits),
         cmocka_unit_test(test_exp_and_log),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -141,7 +141,7 @@ __device__ __forceinline__ void mma_stage(float (&sum)[BN / 8][4], const bf16* w
 }
 
 template <int BN, class Y>
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, 3)
     gemm_bf16(operand<bf16> w, operand<bf16> x, output<Y, bf16> y, int64_t k)
 {
     __shared__ __align__(16) bf16 ws[BF16_STAGES][BM * BF16_PITCH];

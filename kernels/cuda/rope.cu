@@ -23,6 +23,7 @@ static speeds rope_speeds(const gr_heads* a)
     speeds s = {{1}};
     const double ratio = pow(a->theta, -2.0 / a->d);
     for (int i = 1; i < a->d / 2; i++) s.of[i] = s.of[i - 1] * ratio;
+    for (int i = 0; i < a->d / 2; i++) s.of[i] = gr_rope_scaled(&a->scaling, s.of[i]);
     return s;
 }
 

@@ -174,7 +174,7 @@ void shared_access(uint32_t offset, int size, Access kind, const void* pc)
     }
     bool unwritten = false, pending = false;
     for_words(shared_cells, offset, (uint64_t)size, [&](Cell* c, unsigned bytes) {
-        if (c->written_epoch != block.first_epoch) c->written = c->pending = 0;
+        if (c->written_epoch != block.first_epoch) *c = Cell{}; /* another block's memory */
         c->written_epoch = block.first_epoch;
         pending |= (c->pending & bytes) != 0;
         if (kind != READ) c->written = (uint8_t)(c->written | bytes);
@@ -304,9 +304,8 @@ void host_access(const void* p, size_t bytes)
 static inline void hook(const void* p, size_t size, simt::Access kind, bool natural, const void* pc)
 {
     if (simt::current == nullptr || size == 0) return;
-    if (natural &&
-        !(p >= simt::self()->stack && p < simt::self()->stack + simt::self()->stack_bytes))
-        simt::need_aligned(p, (int)size, pc);
+    const bool shared = p >= __start_simt_shared && p < __stop_simt_shared;
+    if (natural && (shared || simt::is_device(p))) simt::need_aligned(p, (int)size, pc);
     simt::access(p, (int)size, kind, pc);
 }
 

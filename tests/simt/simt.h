@@ -13,6 +13,7 @@
  * SIMT_ORDER=0, 1, 2 in the environment runs threads in ascending, descending, random order. */
 #pragma once
 #include <math.h>
+#include <new>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
