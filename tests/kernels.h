@@ -23,7 +23,9 @@ typedef struct table {
 
 static const table tables[] = {
 #ifdef GR_TEST_SIMT /* the CUDA sources in the emulator; the first one is the fp64 reference */
-    {"cpu:base", GR_F64, 1e-11},   {"simt", GR_F32, 4e-5},      {"simt", GR_BF16, 1e-2},
+    {"cpu:base", GR_F64, 1e-11},
+    {"simt", GR_F32, 4e-5},
+    {"simt", GR_BF16, 1e-2},
 #else
     {"cpu:base", GR_F64, 1e-11},   {"cpu:base", GR_F32, 4e-5},  {"cpu:avx2", GR_F32, 4e-5},
     {"cpu:avx512", GR_F32, 4e-5},  {"cpu:base", GR_BF16, 1e-2}, {"cpu:avx2", GR_BF16, 1e-2},
