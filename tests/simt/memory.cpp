@@ -299,8 +299,9 @@ void host_access(const void* p, size_t bytes)
 
 /* ---- the compiler's hooks -------------------------------------------------------------------------- */
 
-/* Called by instrumented kernels before each load and store; `natural`: a power of two that a GPU
- * wants aligned. Launchers, compiled alike, run on the host and are not looked at. */
+/* Called by instrumented kernels before each load and store. `natural`: the source says one access,
+ * which a GPU wants aligned; else the compiler copies members of a struct together. Launchers, compiled
+ * alike, run on the host and are not looked at. */
 static inline void hook(const void* p, size_t size, simt::Access kind, bool natural, const void* pc)
 {
     if (simt::current == nullptr || size == 0) return;
@@ -310,16 +311,16 @@ static inline void hook(const void* p, size_t size, simt::Access kind, bool natu
 }
 
 #define PC __builtin_return_address(0)
-#define HOOKS(n)                                                                   \
-    void __tsan_read##n(void* p) { hook(p, n, simt::READ, true, PC); }             \
-    void __tsan_write##n(void* p) { hook(p, n, simt::WRITE, true, PC); }           \
-    void __tsan_unaligned_read##n(void* p) { hook(p, n, simt::READ, true, PC); }   \
-    void __tsan_unaligned_write##n(void* p) { hook(p, n, simt::WRITE, true, PC); } \
-    void __tsan_read_write##n(void* p)                                             \
-    {                                                                              \
-        hook(p, n, simt::READ, true, PC);                                          \
-        hook(p, n, simt::WRITE, true, PC);                                         \
-    }                                                                              \
+#define HOOKS(n)                                                                    \
+    void __tsan_read##n(void* p) { hook(p, n, simt::READ, true, PC); }              \
+    void __tsan_write##n(void* p) { hook(p, n, simt::WRITE, true, PC); }            \
+    void __tsan_unaligned_read##n(void* p) { hook(p, n, simt::READ, false, PC); }   \
+    void __tsan_unaligned_write##n(void* p) { hook(p, n, simt::WRITE, false, PC); } \
+    void __tsan_read_write##n(void* p)                                              \
+    {                                                                               \
+        hook(p, n, simt::READ, true, PC);                                           \
+        hook(p, n, simt::WRITE, true, PC);                                          \
+    }                                                                               \
     void __tsan_unaligned_read_write##n(void* p) { __tsan_read_write##n(p); }
 
 extern "C" {
