@@ -28,7 +28,7 @@
         }                              \
     } while (0)
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline __host__ __device__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline bool is_aligned(const void* p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
 
 /* ---- elements ----------------------------------------------------------------------------------- */
@@ -54,6 +54,9 @@ template <> __device__ __forceinline__ bf16 to_real<bf16>(float x)
     if ((bits & 0x7fffffffu) > 0x7f800000u) y.bits = (uint16_t)(bits >> 16 | 0x40);
     return y;
 }
+
+__device__ __forceinline__ void set_zero(float* x) { *x = 0; }
+__device__ __forceinline__ void set_zero(bf16* x) { x->bits = 0; }
 
 /* ---- chunks ------------------------------------------------------------------------------------- */
 
