@@ -47,6 +47,13 @@ static inline void* dev_bytes(gr_dev* dev, size_t bytes)
     GR_ASSERT(gr_dev_alloc(dev, &p, bytes) == GR_OK);
     return p;
 }
+/* A copy of a host array. */
+static inline void* dev_copy(gr_dev* dev, const void* from, size_t bytes)
+{
+    void* p = dev_bytes(dev, bytes);
+    gr_dev_write(dev, p, from, bytes);
+    return p;
+}
 static inline void* new_real(gr_dev* dev, int64_t n)
 {
     return dev_bytes(dev, (size_t)n * dev->real_bytes);
@@ -81,14 +88,17 @@ static inline void free_tensor(gr_dev* dev, tensor* t)
 enum { GUARD = 256, GUARD_BYTE = 0x5a };
 static inline void* new_scratch(gr_dev* dev, size_t bytes)
 {
-    unsigned char* p = dev_bytes(dev, bytes + GUARD);
-    memset(p, 0xff, bytes);
-    memset(p + bytes, GUARD_BYTE, GUARD);
+    unsigned char* host = malloc(bytes + GUARD);
+    memset(host, 0xff, bytes);
+    memset(host + bytes, GUARD_BYTE, GUARD);
+    void* p = dev_copy(dev, host, bytes + GUARD);
+    free(host);
     return p;
 }
 static inline void free_scratch(gr_dev* dev, void* scratch, size_t bytes)
 {
-    const unsigned char* p = scratch;
-    for (int i = 0; i < GUARD; i++) GR_ASSERT(p[bytes + i] == GUARD_BYTE, "scratch overrun");
+    unsigned char guard[GUARD];
+    gr_dev_read(dev, guard, (char*)scratch + bytes, GUARD);
+    for (int i = 0; i < GUARD; i++) GR_ASSERT(guard[i] == GUARD_BYTE, "scratch overrun");
     gr_dev_free(dev, scratch);
 }
