@@ -23,23 +23,29 @@ static const gr_setting settings[] = {
     GR_SET_INT(S, max_turns, 1, 1000, 12, "turns of an episode; maps take at most so many moves"),
     GR_SET_CHOICE(S, format, "compact|grid|coord", GR_LAKE_COMPACT,
                   "text of a map: rows of P H _ G, the same with blanks, or coordinates"),
-    GR_SET_INT(S, novelty_window, 1, GR_LAKE_WINDOW_MAX, 5,
-               "turns that the signal safe_novelty looks back"),
-    GR_SET_INT(S, train_maps, 1, 4294967295.0, 1e9, "training tasks, and warm-start tasks"),
-    GR_SET_INT(S, test_maps, 1, 4294967295.0, 1e5, "test tasks; their maps are never trained on"),
-    GR_SET_REAL(S, demo_hole_prob, 0, 0.9, 0, "hole_prob of demonstrations; 0: the same"),
-    GR_SET_REAL(S, demo_expert, 0, 1, 0.5,
-                "share of demonstrations by shortest path; the others do not see holes"),
-    GR_SET_REAL(S, demo_noise, 0, 1, 0.5, "chance that a demonstrated action is random"),
-    GR_SET_REAL(S, demo_repeat, 0, 1, 0,
-                "chance per turn that a demonstrator gets stuck on one action for good"),
+    GR_LAKE_SETTINGS(S),
 };
 static const gr_block block = GR_BLOCK(S, "frozenlake", "env.name=frozenlake", settings);
 #undef S
 
-enum { ACTION_CAP = 8 };
-/* Fewer maps than one in PROBE seeds count as none. */
-enum { PROBE = 1024, SEARCH = 1 << 20 };
+gr_status gr_lake_keep(void** self, const void* values)
+{
+    gr_lake_settings* copy = malloc(sizeof *copy);
+    if (copy == NULL) return GR_FAIL(GR_ENOMEM, "frozenlake: out of memory");
+    memcpy(copy, values, sizeof *copy);
+    *self = copy;
+    return GR_OK;
+}
+
+void gr_lake_close(void* self) { free(self); }
+
+int64_t gr_lake_n_tasks(void* self, gr_split split)
+{
+    const gr_lake_settings* s = self;
+    return split == GR_TEST ? s->test_maps : s->train_maps;
+}
+
+int gr_lake_horizon(void* self) { return (int)((const gr_lake_settings*)self)->max_turns; }
 
 static gr_status lake_open(void** self, const void* values)
 {
@@ -47,31 +53,18 @@ static gr_status lake_open(void** self, const void* values)
     const gr_lake_settings* s = values;
     for (int split = GR_TRAIN; split <= GR_WARMSTART; split++) {
         gr_lake_map map;
-        if (gr_lake_map_of_task(s, (gr_split)split, 0, PROBE, &map)) continue;
+        if (gr_lake_map_of_task(s, (gr_split)split, 0, GR_LAKE_PROBE, &map)) continue;
         return GR_FAIL(GR_EARG,
                        "frozenlake: no %s map of size %d with holes at %g and a way of at most %d "
                        "moves among %d seeds",
                        name[split], (int)s->size,
                        split == GR_WARMSTART && s->demo_hole_prob > 0 ? s->demo_hole_prob
                                                                       : s->hole_prob,
-                       (int)s->max_turns, PROBE);
+                       (int)s->max_turns, GR_LAKE_PROBE);
     }
-    gr_lake_settings* copy = malloc(sizeof *copy);
-    if (copy == NULL) return GR_FAIL(GR_ENOMEM, "frozenlake: out of memory");
-    *copy = *s;
-    *self = copy;
-    return GR_OK;
+    return gr_lake_keep(self, values);
 }
 
-static void lake_close(void* self) { free(self); }
-
-static int64_t lake_n_tasks(void* self, gr_split split)
-{
-    const gr_lake_settings* s = self;
-    return split == GR_TEST ? s->test_maps : s->train_maps;
-}
-
-static int lake_horizon(void* self) { return (int)((const gr_lake_settings*)self)->max_turns; }
 static size_t lake_state_bytes(void* self)
 {
     (void)self;
@@ -119,24 +112,33 @@ static bool on_goal(const gr_lake* lake)
     return lake->cell == lake->map.size * lake->map.size - 1;
 }
 
-double gr_lake_move(const gr_lake_settings* s, gr_lake* lake, int action)
+void gr_lake_slide(const gr_lake_settings* s, gr_lake* lake, int action)
 {
-    if (lake->ended != GR_RUNNING) return 0;
     lake->turn++;
-    if (action >= 0) {
-        double u = gr_numpy_uniform(&lake->random); /* without slipping, too */
-        if (s->success_rate < 1) action = gr_lake_slip(s->success_rate, action, u);
-        lake->cell = gr_lake_neighbour(&lake->map, lake->cell, action);
-    }
-    lake->trail[lake->turn % (GR_LAKE_WINDOW_MAX + 1)] = (uint8_t)lake->cell;
-    double reward = on_goal(lake) ? 1 : 0;
+    if (action < 0) return;
+    double u = gr_numpy_uniform(&lake->random); /* without slipping, too */
+    if (s->success_rate < 1) action = gr_lake_slip(s->success_rate, action, u);
+    lake->cell = gr_lake_neighbour(&lake->map, lake->cell, action);
+}
+
+double gr_lake_settle(const gr_lake_settings* s, gr_lake* lake, int place, bool won)
+{
+    double reward = won ? 1 : 0;
+    lake->trail[lake->turn % (GR_LAKE_WINDOW_MAX + 1)] = (uint8_t)place;
     lake->reward_sum += reward;
-    if (reward > 0 || lake->map.hole[lake->cell]) {
+    if (won || lake->map.hole[lake->cell]) {
         lake->ended = GR_END_TERMINAL;
     } else if (lake->turn >= s->max_turns) {
         lake->ended = GR_END_TIME_LIMIT;
     }
     return reward;
+}
+
+double gr_lake_move(const gr_lake_settings* s, gr_lake* lake, int action)
+{
+    if (lake->ended != GR_RUNNING) return 0;
+    gr_lake_slide(s, lake, action);
+    return gr_lake_settle(s, lake, lake->cell, on_goal(lake));
 }
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -262,7 +264,7 @@ static void lake_reset(void* self, void* state, gr_split split, int64_t task, ui
     const gr_lake_settings* s = self;
     gr_lake* lake = state;
     memset(lake, 0, sizeof *lake);
-    bool found = gr_lake_map_of_task(s, split, task, SEARCH, &lake->map);
+    bool found = gr_lake_map_of_task(s, split, task, GR_LAKE_SEARCH, &lake->map);
     GR_ASSERT(found, "lake_open found maps to be more frequent");
     gr_lake_begin(lake, key == 0 ? lake->map.seed : key);
     observe(s, lake, 0, true, out);
@@ -272,7 +274,7 @@ static void lake_step(void* self, void* state, const char* action, int n_action,
 {
     const gr_lake_settings* s = self;
     gr_lake* lake = state;
-    int a = n_action <= ACTION_CAP ? gr_lake_parse_action(action, n_action) : -1;
+    int a = n_action <= GR_LAKE_ACTION_CAP ? gr_lake_parse_action(action, n_action) : -1;
     double reward = gr_lake_move(s, lake, a);
     observe(s, lake, reward, a >= 0, out);
 }
@@ -291,12 +293,12 @@ const gr_world gr_world_frozenlake = {
     .n_signals = 3,
     .prompt = "",
     .stop = "\n",
-    .action_cap = ACTION_CAP,
+    .action_cap = GR_LAKE_ACTION_CAP,
     .open = lake_open,
-    .close = lake_close,
+    .close = gr_lake_close,
     .describe = lake_describe,
-    .n_tasks = lake_n_tasks,
-    .horizon = lake_horizon,
+    .n_tasks = gr_lake_n_tasks,
+    .horizon = gr_lake_horizon,
     .state_bytes = lake_state_bytes,
     .reset = lake_reset,
     .step = lake_step,

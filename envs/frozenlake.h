@@ -48,6 +48,37 @@ typedef struct gr_lake {
 
 extern const gr_world gr_world_frozenlake;
 
+/* ---- frozenlake.c: what every world on the ice shares ---- */
+
+/* The last settings of each. */
+#define GR_LAKE_SETTINGS(S)                                                                      \
+    GR_SET_INT(S, novelty_window, 1, GR_LAKE_WINDOW_MAX, 5,                                      \
+               "turns that the signal safe_novelty looks back"),                                 \
+        GR_SET_INT(S, train_maps, 1, 4294967295.0, 1e9, "training tasks, and warm-start tasks"), \
+        GR_SET_INT(S, test_maps, 1, 4294967295.0, 1e5,                                           \
+                   "test tasks; their maps are never trained on"),                               \
+        GR_SET_REAL(S, demo_hole_prob, 0, 0.9, 0, "hole_prob of demonstrations; 0: the same"),   \
+        GR_SET_REAL(S, demo_expert, 0, 1, 0.5,                                                   \
+                    "share of demonstrations by shortest path; the others do not see holes"),    \
+        GR_SET_REAL(S, demo_noise, 0, 1, 0.5, "chance that a demonstrated action is random"),    \
+        GR_SET_REAL(S, demo_repeat, 0, 1, 0,                                                     \
+                    "chance per turn that a demonstrator gets stuck on one action for good")
+
+enum { GR_LAKE_ACTION_CAP = 8 };
+/* Fewer maps than one in PROBE seeds count as none. */
+enum { GR_LAKE_PROBE = 1024, GR_LAKE_SEARCH = 1 << 20 };
+
+/* Of gr_world: *self becomes a copy of the settings, which close frees. */
+GR_MUST_CHECK gr_status gr_lake_keep(void** self, const void* values);
+void gr_lake_close(void* self);
+int64_t gr_lake_n_tasks(void* self, gr_split split);
+int gr_lake_horizon(void* self);
+
+/* A turn begins: the player goes where the action and the ice say. action -1: not understood. */
+void gr_lake_slide(const gr_lake_settings* s, gr_lake* lake, int action);
+/* A turn ends: the place (a cell, or what tells its novelty) is noted; returns the reward. */
+double gr_lake_settle(const gr_lake_settings* s, gr_lake* lake, int place, bool won);
+
 /* ---- frozenlake_map.c ---- */
 
 /* gymnasium's map of this seed; false if none of the first `max_boards` boards has a way. */

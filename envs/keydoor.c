@@ -5,7 +5,6 @@
  * are privileged: progress counts the moves of both legs. */
 #include "envs/keydoor.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define S gr_lake_settings
@@ -15,22 +14,12 @@ static const gr_setting settings[] = {
     GR_SET_REAL(S, success_rate, 0, 1, 1,
                 "chance that a move goes where it should; 1: no slipping, 1/3: gymnasium's ice"),
     GR_SET_INT(S, max_turns, 2, 1000, 24, "turns of an episode; both legs fit into them"),
-    GR_SET_INT(S, novelty_window, 1, GR_LAKE_WINDOW_MAX, 5,
-               "turns that the signal safe_novelty looks back"),
-    GR_SET_INT(S, train_maps, 1, 4294967295.0, 1e9, "training tasks, and warm-start tasks"),
-    GR_SET_INT(S, test_maps, 1, 4294967295.0, 1e5, "test tasks; their maps are never trained on"),
-    GR_SET_REAL(S, demo_hole_prob, 0, 0.9, 0, "hole_prob of demonstrations; 0: the same"),
-    GR_SET_REAL(S, demo_expert, 0, 1, 0.5,
-                "share of demonstrations by shortest path; the others do not see holes"),
-    GR_SET_REAL(S, demo_noise, 0, 1, 0.5, "chance that a demonstrated action is random"),
-    GR_SET_REAL(S, demo_repeat, 0, 1, 0,
-                "chance per turn that a demonstrator gets stuck on one action for good"),
+    GR_LAKE_SETTINGS(S),
 };
 static const gr_block block = GR_BLOCK(S, "keydoor", "env.name=keydoor", settings);
 #undef S
 
-enum { ACTION_CAP = 8, MAX_BOARDS = 1024, KEY_CELL = 0x6b6579 };
-enum { PROBE = 1024, SEARCH = 1 << 20 }; /* as in frozenlake.c */
+enum { MAX_BOARDS = 1024, KEY_CELL = 0x6b6579 };
 
 /* ---- tasks ------------------------------------------------------------------------------------- */
 
@@ -75,27 +64,13 @@ static gr_status keydoor_open(void** self, const void* values)
     const gr_lake_settings* s = values;
     for (int split = GR_TRAIN; split <= GR_WARMSTART; split++) {
         gr_keydoor k = {0};
-        if (find_task(s, (gr_split)split, 0, PROBE, &k)) continue;
+        if (find_task(s, (gr_split)split, 0, GR_LAKE_PROBE, &k)) continue;
         return GR_FAIL(GR_EARG,
                        "keydoor: no %s map of size %d with both legs in %d moves among %d seeds",
-                       name[split], (int)s->size, (int)s->max_turns, PROBE);
+                       name[split], (int)s->size, (int)s->max_turns, GR_LAKE_PROBE);
     }
-    gr_lake_settings* copy = malloc(sizeof *copy);
-    if (copy == NULL) return GR_FAIL(GR_ENOMEM, "keydoor: out of memory");
-    *copy = *s;
-    *self = copy;
-    return GR_OK;
+    return gr_lake_keep(self, values);
 }
-
-static void keydoor_close(void* self) { free(self); }
-
-static int64_t keydoor_n_tasks(void* self, gr_split split)
-{
-    const gr_lake_settings* s = self;
-    return split == GR_TEST ? s->test_maps : s->train_maps;
-}
-
-static int keydoor_horizon(void* self) { return (int)((const gr_lake_settings*)self)->max_turns; }
 
 static size_t keydoor_state_bytes(void* self)
 {
@@ -111,23 +86,9 @@ double gr_keydoor_move(const gr_lake_settings* s, gr_keydoor* k, int action)
 {
     gr_lake* lake = &k->lake;
     if (lake->ended != GR_RUNNING) return 0;
-    lake->turn++;
-    if (action >= 0) {
-        double u = gr_numpy_uniform(&lake->random); /* without slipping, too */
-        if (s->success_rate < 1) action = gr_lake_slip(s->success_rate, action, u);
-        lake->cell = gr_lake_neighbour(&lake->map, lake->cell, action);
-    }
+    gr_lake_slide(s, lake, action);
     k->has_key = k->has_key || lake->cell == k->key;
-    int place = lake->cell + (k->has_key ? GR_LAKE_CELLS : 0);
-    lake->trail[lake->turn % (GR_LAKE_WINDOW_MAX + 1)] = (uint8_t)place;
-    double reward = won(k) ? 1 : 0;
-    lake->reward_sum += reward;
-    if (reward > 0 || lake->map.hole[lake->cell]) {
-        lake->ended = GR_END_TERMINAL;
-    } else if (lake->turn >= s->max_turns) {
-        lake->ended = GR_END_TIME_LIMIT;
-    }
-    return reward;
+    return gr_lake_settle(s, lake, lake->cell + (k->has_key ? GR_LAKE_CELLS : 0), won(k));
 }
 
 /* ---- what is seen ------------------------------------------------------------------------------ */
@@ -202,7 +163,7 @@ static void keydoor_reset(void* self, void* state, gr_split split, int64_t task,
 {
     gr_keydoor* k = state;
     memset(k, 0, sizeof *k);
-    bool found = find_task(self, split, task, SEARCH, k);
+    bool found = find_task(self, split, task, GR_LAKE_SEARCH, k);
     GR_ASSERT(found, "keydoor_open found maps to be more frequent");
     gr_lake_begin(&k->lake, key == 0 ? k->lake.map.seed : key);
     observe(self, k, 0, true, out);
@@ -210,7 +171,7 @@ static void keydoor_reset(void* self, void* state, gr_split split, int64_t task,
 
 static void keydoor_step(void* self, void* state, const char* action, int n_action, gr_obs* out)
 {
-    int a = n_action <= ACTION_CAP ? gr_lake_parse_action(action, n_action) : -1;
+    int a = n_action <= GR_LAKE_ACTION_CAP ? gr_lake_parse_action(action, n_action) : -1;
     double reward = gr_keydoor_move(self, state, a);
     observe(self, state, reward, a >= 0, out);
 }
@@ -240,11 +201,11 @@ const gr_world gr_world_keydoor = {
     .n_signals = 4,
     .prompt = "",
     .stop = "\n",
-    .action_cap = ACTION_CAP,
+    .action_cap = GR_LAKE_ACTION_CAP,
     .open = keydoor_open,
-    .close = keydoor_close,
-    .n_tasks = keydoor_n_tasks,
-    .horizon = keydoor_horizon,
+    .close = gr_lake_close,
+    .n_tasks = gr_lake_n_tasks,
+    .horizon = gr_lake_horizon,
     .state_bytes = keydoor_state_bytes,
     .reset = keydoor_reset,
     .step = keydoor_step,
