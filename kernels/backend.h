@@ -17,7 +17,9 @@ typedef struct gr_backend {
     void (*write)(gr_dev* dev, void* dst, const void* src, size_t bytes); /* bytes > 0 */
     void (*read)(gr_dev* dev, void* dst, const void* src, size_t bytes);
     void (*zero)(gr_dev* dev, void* dst, size_t bytes);
-    void (*sync)(gr_dev* dev); /* waits, and records what failed in dev->err */
+    void (*sync)(gr_dev* dev);            /* waits, and records what failed in dev->err */
+    void (*mark)(gr_dev* dev, int which); /* notes when the work before it is done; which: 0 or 1 */
+    double (*elapsed)(gr_dev* dev);       /* waits; seconds from mark 0 to mark 1 */
 } gr_backend;
 
 extern const gr_backend gr_backend_cpu;

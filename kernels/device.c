@@ -57,6 +57,9 @@ gr_status gr_dev_sync(gr_dev* dev)
     return GR_FAIL(dev->err, "%s: %s", dev->name, dev->err_text);
 }
 
+void gr_dev_mark(gr_dev* dev, int which) { dev->backend->mark(dev, which); }
+double gr_dev_elapsed(gr_dev* dev) { return dev->backend->elapsed(dev); }
+
 /* ---- memory --------------------------------------------------------------------------------------- */
 
 gr_status gr_dev_alloc(gr_dev* dev, void** out, size_t bytes)

@@ -59,6 +59,11 @@ void gr_dev_read_real(gr_dev* dev, double* dst, const void* src, int64_t n);
 
 GR_MUST_CHECK gr_status gr_dev_sync(gr_dev* dev);
 
+/* The device's own clock, for benchmarks: marks 0 and 1 are set between queued work, elapsed waits for
+ * mark 1 and gives the seconds from 0 to 1. */
+void gr_dev_mark(gr_dev* dev, int which);
+double gr_dev_elapsed(gr_dev* dev);
+
 /* Pointer arithmetic on untyped tensors, in elements. Like strchr they take const tensors too. */
 static inline void* gr_real_at(const gr_dev* dev, const void* p, int64_t i)
 {

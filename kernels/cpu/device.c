@@ -170,6 +170,13 @@ static void zero(gr_dev* dev, void* dst, size_t bytes)
 }
 static void wait_for_nothing(gr_dev* dev) { (void)dev; } /* an op has run when it returns */
 
+static void mark(gr_dev* dev, int which) { ((gr_cpu_state*)dev->impl)->mark[which] = gr_now_s(); }
+static double elapsed(gr_dev* dev)
+{
+    const gr_cpu_state* state = dev->impl;
+    return state->mark[1] - state->mark[0];
+}
+
 const gr_backend gr_backend_cpu = {
     .names = "cpu, cpu:base, cpu:avx2, cpu:avx512",
     .takes = takes,
@@ -181,4 +188,6 @@ const gr_backend gr_backend_cpu = {
     .read = copy,
     .zero = zero,
     .sync = wait_for_nothing,
+    .mark = mark,
+    .elapsed = elapsed,
 };

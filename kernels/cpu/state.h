@@ -8,6 +8,7 @@
 typedef struct gr_cpu_state {
     char* scratch;            /* threads * GR_CPU_SCRATCH * acc_bytes, owned */
     struct gr_onednn* onednn; /* owned; NULL unless matmul is bf16 */
+    double mark[2];           /* seconds */
 } gr_cpu_state;
 
 static inline void* gr_cpu_scratch(const gr_dev* dev, int thread)

@@ -14,6 +14,7 @@
 struct cuda_state {
     cudaStream_t stream;
     void* workspace;
+    cudaEvent_t mark[2];
     int processors;
 };
 
@@ -99,6 +100,7 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     state->processors = prop.multiProcessorCount;
     TRY_CUDA(name, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
     TRY_CUDA(name, cudaMalloc(&state->workspace, GR_CUDA_WORKSPACE));
+    for (int i = 0; i < 2; i++) TRY_CUDA(name, cudaEventCreate(&state->mark[i]));
     dev->ops = &gr_ops_cuda;
     dev->matmul = GR_MATMUL_EXACT;
     dev->threads = 1;
@@ -113,11 +115,26 @@ static void close_cuda(gr_dev* dev)
     cuda_state* state = state_of(dev);
     if (state == NULL) return;
     (void)cudaFree(state->workspace);
+    for (int i = 0; i < 2; i++)
+        if (state->mark[i] != NULL) (void)cudaEventDestroy(state->mark[i]);
     if (state->stream != NULL) (void)cudaStreamDestroy(state->stream);
     free(state);
 }
 
 static void sync(gr_dev* dev) { record(dev, "sync", cudaStreamSynchronize(gr_cuda_stream(dev))); }
+
+static void mark(gr_dev* dev, int which)
+{
+    record(dev, "mark", cudaEventRecord(state_of(dev)->mark[which], gr_cuda_stream(dev)));
+}
+static double elapsed(gr_dev* dev)
+{
+    const cudaEvent_t* at = state_of(dev)->mark;
+    float ms = 0;
+    record(dev, "elapsed", cudaEventSynchronize(at[1]));
+    record(dev, "elapsed", cudaEventElapsedTime(&ms, at[0], at[1]));
+    return (double)ms * 1e-3;
+}
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
@@ -157,5 +174,5 @@ static void read(gr_dev* dev, void* dst, const void* src, size_t bytes)
 }
 
 extern "C" const gr_backend gr_backend_cuda = {
-    NAMES, takes, open_cuda, close_cuda, alloc, release, write, read, zero, sync,
+    NAMES, takes, open_cuda, close_cuda, alloc, release, write, read, zero, sync, mark, elapsed,
 };

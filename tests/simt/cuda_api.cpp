@@ -1,6 +1,7 @@
 /* cuda_api.cpp - the part of the CUDA runtime that launchers and the device use, with what orders
  * streams. Everything runs at once, in call order; what a GPU might still be doing is kept as one
  * clock per stream. */
+#include "host/base.h"
 #include "tests/simt/emulator.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
     std::vector<uint32_t> seen;
+    double at; /* seconds */
 };
 
 namespace simt {
@@ -143,6 +145,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned)
     *e = new CUevent_st;
     return cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     delete e;
@@ -151,6 +154,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     e->seen = seen[(size_t)stream_of(s)->number];
+    e->at = gr_now_s();
+    return cudaSuccess;
+}
+/* Kernels have run when their launch returns. */
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to)
+{
+    *ms = (float)((to->at - from->at) * 1e3);
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
