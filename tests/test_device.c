@@ -7,6 +7,9 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
+#ifdef GR_TEST_SIMT
+#include "tests/simt/claim.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -187,6 +190,7 @@ static void test_simt_fault_stays(void** state)
         assert_int_equal(gr_dev_sync(&dev), GR_EDEV);
         assert_non_null(strstr(gr_last_error_text(), "write: copy out of bounds"));
     }
+    assert_non_null(simt_claim());
     gr_dev_close(&dev);
 }
 #else

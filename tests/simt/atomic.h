@@ -30,11 +30,14 @@ __attribute__((noinline, disable_sanitizer_instrumentation)) T atomicCAS(T* p, T
     if (old == expected)
         *p = value;
     else
-        simt::yield();
+        simt::yield(__builtin_return_address(0));
     return old;
 }
 
 SIMT_INLINE void __threadfence() { simt::fence(); }
 SIMT_INLINE void __threadfence_block() {}
 SIMT_INLINE void __threadfence_system() { simt::fence(); }
-SIMT_INLINE void __nanosleep(unsigned) { simt::yield(); }
+__attribute__((noinline)) static inline void __nanosleep(unsigned)
+{
+    simt::yield(__builtin_return_address(0));
+}

@@ -11,6 +11,7 @@ dim3 block_size, grid_size;
 Block block;
 Launch grid;
 uint32_t last_epoch;
+alignas(64) char arguments[4096];
 std::map<const void*, int> shared_limit; /* cudaFuncSetAttribute, per kernel */
 
 void wait_as(State state, const void* pc)
@@ -22,11 +23,19 @@ void wait_as(State state, const void* pc)
     f->state = RUNNING;
 }
 
-void yield()
+void yield(const void* pc)
 {
     if (current == nullptr) return;
     self()->spinning = true;
+    self()->pc = pc;
     switch_to_scheduler();
+}
+
+void fault()
+{
+    grid.stop = true;
+    switch_to_scheduler();
+    abort();
 }
 
 static void fiber_main()
@@ -75,6 +84,7 @@ static bool run_once(const std::vector<int>& order, int from, int to, bool* prog
         f->spinning = false;
         switch_to(f);
         ran = true;
+        if (grid.stop) break;
         if (!f->spinning) *progress = true;
     }
     return ran;
@@ -91,6 +101,7 @@ static void schedule()
             for (bool again = true; again;) { /* a warp goes on until all of it waits */
                 again = false;
                 ran |= run_once(order, from, to, &again);
+                if (grid.stop) return;
                 progress |= again;
             }
         }
@@ -132,9 +143,8 @@ static void run_block()
 
 void* argument_buffer(size_t bytes)
 {
-    alignas(64) static char buffer[4096];
-    if (bytes > sizeof buffer) abort(); /* CUDA's own limit on kernel arguments */
-    return buffer;
+    if (bytes > sizeof arguments) abort(); /* CUDA's own limit on kernel arguments */
+    return arguments;
 }
 
 /* What the driver would refuse. */

@@ -85,6 +85,7 @@ extern Warp warps[MAX_WARPS];
 extern Block block;
 extern Launch grid;
 extern uint32_t last_epoch;
+extern char arguments[4096]; /* of the kernel */
 
 static inline Fiber* self() { return (Fiber*)current; }
 static inline unsigned bit(int lane) { return 1u << lane; }
@@ -96,6 +97,7 @@ void switch_to_scheduler(); /* from a fiber */
 
 /* ---- block.cpp ------------------------------------------------------------------------------------ */
 void wait_as(State state, const void* pc);
+[[noreturn]] void fault(); /* ends the launch, as an access violation does on a GPU */
 
 /* ---- collective.cpp ------------------------------------------------------------------------------- */
 void reset_collectives();
@@ -112,7 +114,7 @@ char* allocate_device(size_t bytes);           /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
 
-/* ---- stream.cpp ----------------------------------------------------------------------------------- */
+/* ---- cuda_api.cpp --------------------------------------------------------------------------------- */
 void begin_work(cudaStream_t stream, uint32_t first_epoch);
 /* True if the work of `epoch`, an earlier one, is certain to be over when the current work runs. */
 bool finished_before(uint32_t epoch);

@@ -1,6 +1,7 @@
 /* memory.cpp - every access of a kernel: where it goes, and whether another one races with it.
  *
- * Device memory is one reserved range; an allocation ends at an unmapped page. Each 4-byte word of
+ * Device memory is one reserved range, between two that catch wild indices; an allocation ends at an
+ * unmapped page. Each 4-byte word of
  * shared and device memory has a cell with its last writers (one per half) and two readers. Two
  * accesses race if they overlap, one writes, not both are atomic, and nothing orders them
  * (emulator.h). Memory starts as NaN. */
@@ -13,7 +14,7 @@
 #include <sys/mman.h>
 
 extern "C" {
-extern char __executable_start[], __data_start[], edata[], end[]; /* from the linker */
+extern char __executable_start[], __data_start[]; /* from the linker */
 extern char __start_simt_constant[] __attribute__((weak));
 extern char __stop_simt_constant[] __attribute__((weak));
 }
@@ -30,6 +31,7 @@ struct Cell {
 };
 
 constexpr uint64_t ARENA = 16ull << 30, PAGE = 4096;
+constexpr uint64_t WILD = 64ull << 30; /* on both sides: 16 bytes times an overflown int */
 static char* arena;
 static uint64_t arena_used;
 static Cell *shared_cells, *device_cells;
@@ -170,7 +172,7 @@ void shared_access(uint32_t offset, int size, Access kind, const void* pc)
     if (past_dynamic(offset, size) || offset + (size_t)size > shared_bytes()) {
         defect(pc, "shared memory out of bounds", "%zu bytes were asked for, thread %u",
                grid.shared_bytes, current->linear);
-        return;
+        fault();
     }
     bool unwritten = false, pending = false;
     for_words(shared_cells, offset, (uint64_t)size, [&](Cell* c, unsigned bytes) {
@@ -193,7 +195,8 @@ void shared_access(uint32_t offset, int size, Access kind, const void* pc)
 
 bool is_device(const void* p)
 {
-    return arena != nullptr && (const char*)p >= arena && (const char*)p < arena + ARENA;
+    return arena != nullptr && (const char*)p >= arena - WILD &&
+           (const char*)p < arena + ARENA + WILD;
 }
 
 static void* reserve(uint64_t bytes, int protection)
@@ -206,7 +209,7 @@ static void* reserve(uint64_t bytes, int protection)
 char* allocate_device(size_t bytes)
 {
     if (arena == nullptr) {
-        arena = (char*)reserve(ARENA, PROT_NONE);
+        arena = (char*)reserve(ARENA + 2 * WILD, PROT_NONE) + WILD;
         device_cells = (Cell*)reserve(ARENA / 4 * sizeof(Cell), PROT_READ | PROT_WRITE);
     }
     if (bytes > ARENA) return nullptr;
@@ -234,27 +237,32 @@ bool release_device(void* p)
     return true;
 }
 
-/* The reason why [offset, offset + size) is not all inside one live allocation, or "". */
-static std::string outside(uint64_t offset, uint64_t size)
+/* The reason why [offset, offset + size) is not all inside one live allocation, or "". Offsets are
+ * signed: a wild index may point before the arena. */
+static std::string outside(int64_t offset, uint64_t size)
 {
-    auto a = allocations.upper_bound(offset);
-    if (a == allocations.begin()) return "before every allocation";
+    auto a = allocations.upper_bound((uint64_t)std::max<int64_t>(offset, 0));
+    if (offset < 0 || a == allocations.begin()) return "before every allocation";
     --a;
-    const uint64_t at = offset - a->first;
+    const uint64_t at = (uint64_t)offset - a->first;
     if (at + size <= a->second.size && a->second.live) return "";
     return std::to_string(size) + " bytes at byte " + std::to_string(at) + " of " +
            (a->second.live ? "" : "freed ") + std::to_string(a->second.size);
 }
 
-static void device_access(uint64_t offset, int size, Access kind, const void* pc)
+static bool report_outside(int64_t offset, int size, const void* pc)
 {
     const std::string reason = outside(offset, (uint64_t)size);
-    if (!reason.empty()) {
-        defect(pc, "device memory out of bounds", "%s, block %d thread %u", reason.c_str(),
-               block.number, current->linear);
-        grid.stop = true;
-        return;
-    }
+    if (reason.empty()) return false;
+    defect(pc, "device memory out of bounds", "%s, block %d thread %u", reason.c_str(),
+           block.number, current->linear);
+    return true;
+}
+
+static void device_access(const char* p, int size, Access kind, const void* pc)
+{
+    if (report_outside(p - arena, size, pc)) fault();
+    const uint64_t offset = (uint64_t)(p - arena);
     if (kind == ATOMIC && self()->fenced) { /* takes over what the word hands on, and adds itself */
         std::set<int>& through = released[offset];
         acquired.insert(through.begin(), through.end());
@@ -269,12 +277,27 @@ static void device_access(uint64_t offset, int size, Access kind, const void* pc
 
 void need_aligned(const void* p, int bytes, const void* pc)
 {
-    if ((uintptr_t)p % (unsigned)bytes != 0)
-        defect(pc, "misaligned access", "%d bytes at %p, thread %u", bytes, p, current->linear);
+    if ((uintptr_t)p % (unsigned)bytes == 0) return;
+    defect(pc, "misaligned access", "%d bytes at %p, thread %u", bytes, p, current->linear);
+    fault();
 }
 
-/* Code, constants, and the emulator's own variables, which the headers read in a kernel's name. */
-static bool is_program(const char* p) { return p >= __executable_start && p < end; }
+template <class T> static bool within(const char* p, const T& object)
+{
+    return p >= (const char*)&object && p < (const char*)(&object + 1);
+}
+/* What the emulator's headers read in a kernel's name. */
+static bool is_own(const char* p)
+{
+    return within(p, current) || within(p, fibers) || within(p, warps) || within(p, block_size) ||
+           within(p, grid_size) || within(p, arguments);
+}
+/* Code and what is constant; all of it lies before the first variable. */
+static bool is_constant(const char* p)
+{
+    return (p >= __executable_start && p < __data_start) ||
+           (p >= __start_simt_constant && p < __stop_simt_constant);
+}
 
 void access(const void* address, int size, Access kind, const void* pc)
 {
@@ -282,16 +305,17 @@ void access(const void* address, int size, Access kind, const void* pc)
     const Fiber* f = self();
     if (p >= __start_simt_shared && p < __stop_simt_shared)
         return shared_access((uint32_t)(p - __start_simt_shared), size, kind, pc);
-    if (is_device(p)) return device_access((uint64_t)(p - arena), size, kind, pc);
+    if (is_device(p)) return device_access(p, size, kind, pc);
     if (p >= f->stack && p < f->stack + f->stack_bytes) return;
-    if (is_program(p)) return;
+    if (is_own(p) || is_constant(p)) return;
     defect(pc, "host pointer in a kernel", "%d bytes at %p, thread %u", size, address, f->linear);
+    fault();
 }
 
 void host_access(const void* p, size_t bytes)
 {
     if (!is_device(p)) return;
-    const std::string reason = outside((uint64_t)((const char*)p - arena), bytes);
+    const std::string reason = outside((const char*)p - arena, bytes);
     if (!reason.empty()) set_error(cudaErrorInvalidValue, "copy out of bounds: " + reason);
 }
 

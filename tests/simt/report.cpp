@@ -1,10 +1,13 @@
-/* report.cpp - defects as text, and as the error of the CUDA runtime. */
+/* report.cpp - defects as text, and as the error of the CUDA runtime. A report that no one claims
+ * makes the program fail at its end, whatever it checked on the way. */
+#include "tests/simt/claim.h"
 #include "tests/simt/emulator.h"
 
 #include <elf.h>
 #include <map>
 #include <set>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 extern "C" const Elf64_Ehdr __ehdr_start; /* from the linker */
@@ -12,7 +15,7 @@ extern "C" const Elf64_Ehdr __ehdr_start; /* from the linker */
 namespace simt {
 
 static cudaError_t error_code = cudaSuccess;
-static std::string first_text;
+static std::string first_text, unclaimed;
 static std::set<std::pair<std::string, const void*>> seen;
 
 uint32_t pack_pc(const void* pc)
@@ -55,15 +58,16 @@ std::string place(const void* pc)
 void set_error(cudaError_t error, const std::string& text)
 {
     (void)fprintf(stderr, "simt: %s\n", text.c_str());
+    unclaimed += text + "\n";
     if (error_code != cudaSuccess) return;
     error_code = error;
     first_text = text;
 }
 
-/* One report per kind and place. */
+/* One report per kind and place, until it is claimed. */
 void defect(const void* pc, const char* kind, const char* fmt, ...)
 {
-    if (!seen.insert({kind, pc}).second && error_code != cudaSuccess) return;
+    if (!seen.insert({kind, pc}).second) return;
     char detail[512];
     va_list arguments;
     va_start(arguments, fmt);
@@ -77,4 +81,30 @@ cudaError_t pending_error() { return error_code; }
 void clear_error() { error_code = cudaSuccess; }
 const char* error_text() { return first_text.c_str(); }
 
+static std::string take_reports()
+{
+    std::string text;
+    text.swap(unclaimed);
+    seen.clear();
+    return text;
+}
+
+/* Destroyed before the text above it. */
+static struct AtExit {
+    ~AtExit()
+    {
+        if (unclaimed.empty()) return;
+        (void)fprintf(stderr, "simt: this program fails, no test claimed:\n%s", unclaimed.c_str());
+        (void)fflush(nullptr);
+        _exit(EXIT_FAILURE);
+    }
+} at_exit;
+
 } // namespace simt
+
+extern "C" const char* simt_claim(void)
+{
+    static std::string text;
+    text = simt::take_reports();
+    return text.empty() ? nullptr : text.c_str();
+}

@@ -105,7 +105,7 @@ enum Reduction { COUNT, AND, OR };
 SIMT_CONVERGENT int sync_threads_reduce(Reduction kind, int predicate);
 SIMT_CONVERGENT void named_barrier(int id, int threads);
 void inactive_source(const void* pc, int lane);
-void yield(); /* lets other threads run: the caller waits for one of them */
+void yield(const void* pc); /* lets other threads run: the caller waits for one of them */
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
