@@ -200,6 +200,7 @@ void run_grid(const char* name, const void* kernel, dim3 g, dim3 b, size_t share
         block.number = (int)n;
         run_block();
     }
+    end_launch_counts();
 }
 
 } // namespace simt

@@ -56,6 +56,7 @@ static void finish_if_complete(int number, int slot)
     Collective* c = w->active[slot];
     if (c == nullptr || (c->arrived | w->exited | ~w->exists | ~c->mask) != ~0u) return;
     w->active[slot] = nullptr;
+    if ((c->arrived | w->exited) == w->exists) cut_counts(number);
     if (c->finish != nullptr) c->finish(*c);
     if (c->op == OP_SYNC) join_lanes(w, c->arrived);
     for (int i = 0; i < 32; i++) {
@@ -135,6 +136,7 @@ static void open_barrier_if_complete()
 {
     if (waiting == 0 || waiting + block.done < block.threads) return;
     waiting = 0;
+    for (int w = 0; w < block.warps; w++) cut_counts(w);
     memcpy(result, reduced, sizeof result);
     clear_reduction();
     block.epoch = ++last_epoch;
@@ -200,8 +202,10 @@ void named_barrier(int id, int threads)
 
 void leave_collectives(Fiber* f)
 {
+    Warp* w = &warps[f->warp];
     release_last(f);
-    warps[f->warp].exited |= bit(f->lane);
+    w->exited |= bit(f->lane);
+    if (w->exited == w->exists) cut_counts(f->warp);
     for (int i = 0; i < 32; i++) finish_if_complete(f->warp, i);
     open_barrier_if_complete();
 }

@@ -106,13 +106,19 @@ std::string waiting_threads();
 
 /* ---- memory.cpp ----------------------------------------------------------------------------------- */
 void reset_shared();
-void shared_access(uint32_t offset, int size, Access kind, const void* pc);
+void check_access(const void* p, int size, Access kind, const void* pc); /* counts nothing */
 void set_pending(uint32_t offset, int size, bool pending);
 void start_block_memory();
 void host_access(const void* p, size_t bytes); /* of a copy */
 char* allocate_device(size_t bytes);           /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
+
+/* ---- count.cpp ------------------------------------------------------------------------------------ */
+void count_access(const void* p, int size, Access kind, const void* pc);
+void count_mma(const void* pc);
+void cut_counts(int warp); /* the lanes of a warp meet */
+void end_launch_counts();
 
 /* ---- cuda_api.cpp --------------------------------------------------------------------------------- */
 void begin_work(cudaStream_t stream, uint32_t first_epoch);

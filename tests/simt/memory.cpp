@@ -167,7 +167,7 @@ static bool past_dynamic(uint32_t offset, int size)
            offset >= first;
 }
 
-void shared_access(uint32_t offset, int size, Access kind, const void* pc)
+static void shared_access(uint32_t offset, int size, Access kind, const void* pc)
 {
     if (past_dynamic(offset, size) || offset + (size_t)size > shared_bytes()) {
         defect(pc, "shared memory out of bounds", "%zu bytes were asked for, thread %u",
@@ -300,6 +300,12 @@ static bool is_constant(const char* p)
 }
 
 void access(const void* address, int size, Access kind, const void* pc)
+{
+    count_access(address, size, kind, pc);
+    check_access(address, size, kind, pc);
+}
+
+void check_access(const void* address, int size, Access kind, const void* pc)
 {
     const char* p = (const char*)address;
     const Fiber* f = self();

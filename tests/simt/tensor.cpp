@@ -16,6 +16,7 @@ static float from_bf16(uint16_t h)
 void finish_mma(Collective& c)
 {
     float a[16][16], b[16][8], d[16][8];
+    count_mma(c.pc);
     for (int lane = 0; lane < 32; lane++) {
         const int g = lane / 4, t = lane % 4;
         uint16_t half[12];
@@ -86,7 +87,7 @@ void wait_async(int groups)
         for (const AsyncCopy& c : f->groups[0]) {
             char* to = __start_simt_shared + c.dst;
             set_pending(c.dst, 16, false);
-            access(to, 16, WRITE, c.pc);
+            check_access(to, 16, WRITE, c.pc);
             if (is_device(c.src)) memcpy(to, c.src, (size_t)c.bytes);
             memset(to + c.bytes, 0, (size_t)(16 - c.bytes));
         }
