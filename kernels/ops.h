@@ -136,8 +136,9 @@ typedef size_t gr_matmul_dw_scratch_fn(const gr_dev* dev, int64_t n, int m, int 
 
 /* ---- attention --------------------------------------------------------------------------------
  * Exact rule, the same in both ops: scores of all keys of the path; their maximum; exponentials;
- * their sum; one fma chain per output over the keys in path order; one division. A row is therefore
- * the same bits whether its keys lie in pages or in a packed tree. */
+ * their sum; one fma chain per output over the keys in path order; one division. A GPU starts the
+ * chain anew at fixed places of the path and adds the pieces in order. A row is therefore the same
+ * bits whether its keys lie in pages or in a packed tree. */
 
 #define GR_PAGE 16 /* tokens of a KV page */
 
@@ -151,9 +152,10 @@ typedef void gr_kv_append_fn(gr_dev* dev, void* pool, const void* k, const void*
 typedef void gr_kv_copy_fn(gr_dev* dev, void* pool, const int32_t* pair, int64_t n, int layers,
                            int64_t pages, int hk, int d);
 
-/* What a batch of queries reads, planned on the host (model/kv.h): plan rows are query rows sorted
- * so that rows sharing pages are neighbours. A unit is one page and the run of plan rows that see
- * it; a task is a run of at most GR_TASK_ROWS plan rows with its units in ascending first_key. */
+/* What a batch of queries reads, planned on the host (model/kv.h), where its arrays stay: plan rows
+ * are query rows sorted so that rows sharing pages are neighbours. A unit is one page and the run of
+ * plan rows that see it; a task is a run of at most GR_TASK_ROWS plan rows with its units in
+ * ascending first_key. */
 #define GR_TASK_ROWS 64
 typedef struct gr_page_unit {
     int32_t page, first_key; /* path index of the page's first key */
@@ -176,7 +178,8 @@ typedef void gr_attention_paged_fn(gr_dev* dev, void* o, const void* q, const vo
 typedef size_t gr_attention_paged_scratch_fn(const gr_dev* dev, int h, int hk, int d, int max_keys);
 
 /* Packed tree in depth-first order: key j is visible to query i iff j <= i < subtree_end[j].
- *   o, q (n, h, d) real; k, v (n, hk, d) real; stat (n, h, 2) acc: maximum and sum, for the backward
+ *   o, q (n, h, d) real; k, v (n, hk, d) real; subtree_end (n) on the host
+ *   stat (n, h, 2) acc: maximum and sum, for the backward of the same device
  *   max_path: most keys any query sees */
 typedef void gr_attention_tree_fn(gr_dev* dev, void* o, void* stat, const void* q, const void* k,
                                   const void* v, const int32_t* subtree_end, int64_t n, int h,

@@ -13,7 +13,6 @@ void gr_objective_layout(gr_objective* o, const gr_weights* w, int64_t max_token
     gr_acts_layout(&o->acts, w, max_tokens, max_path, train, recompute, host, device);
     o->token = GR_PUSH(device, int32_t, n);
     o->position = GR_PUSH(device, int32_t, n);
-    o->subtree_end = GR_PUSH(device, int32_t, n);
     o->src = GR_PUSH(device, int32_t, n);
     o->target = GR_PUSH(device, int32_t, n);
     o->logp = gr_arena_push(device, n, dev->acc_bytes);
@@ -45,13 +44,12 @@ static gr_rows forward(gr_objective* o, const gr_batch* b)
     size_t bytes = (size_t)b->n_tokens * sizeof(int32_t);
     gr_dev_write(dev, o->token, b->token, bytes);
     gr_dev_write(dev, o->position, b->position, bytes);
-    gr_dev_write(dev, o->subtree_end, b->subtree_end, bytes);
     gr_dev_write(dev, o->src, b->src, (size_t)b->n_rows * sizeof(int32_t));
     gr_dev_write(dev, o->target, b->target, (size_t)b->n_rows * sizeof(int32_t));
     gr_rows rows = {
         .token = o->token,
         .position = o->position,
-        .subtree_end = o->subtree_end,
+        .subtree_end = b->subtree_end,
         .n = b->n_tokens,
         .max_path = b->max_path,
     };

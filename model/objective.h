@@ -6,7 +6,7 @@
 typedef struct gr_objective {
     const gr_weights* w; /* borrowed */
     gr_acts acts;
-    int32_t *token, *position, *subtree_end, *src, *target;
+    int32_t *token, *position, *src, *target;
     void *old_logp, *ref_logp, *a_pos, *a_neg, *weight; /* (max_rows) acc */
     void *logp, *entropy;
     gr_loss_sums* sums;

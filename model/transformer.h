@@ -7,7 +7,8 @@
 #include "model/batch.h"
 #include "model/weights.h"
 
-/* Rows in; exactly one of `pages` and `subtree_end` is set. All arrays are on the device. */
+/* Rows in; exactly one of `pages` and `subtree_end` is set. These two are on the host, where attention
+ * is planned from them; all other arrays are on the device. */
 typedef struct gr_rows {
     const int32_t* token;
     const int32_t* position;
