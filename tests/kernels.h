@@ -33,6 +33,16 @@ static const table tables[] = {
 #endif
 };
 
+/* How large a test is: the emulator runs every thread by turns. */
+static inline int trim(int n)
+{
+#ifdef GR_TEST_SIMT
+    return (n + 2) / 3;
+#else
+    return n;
+#endif
+}
+
 /* False where this CPU lacks the instruction set. */
 static inline bool open_table(gr_dev* dev, const table* t, int threads)
 {
