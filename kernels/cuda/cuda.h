@@ -2,7 +2,8 @@
  *
  * A launcher queues kernels on gr_cuda_stream(dev), allocates nothing, waits for nothing, and ends
  * with gr_cuda_launched(dev, "op"). Tensors, and every array a struct points to, lie on the device;
- * the structs themselves are the host's and reach a kernel by value. */
+ * the structs themselves are the host's and reach a kernel by value. The host's are what attention is
+ * planned from: gr_page_plan with its arrays, and subtree_end. */
 #pragma once
 #include "kernels/cuda/port.cuh"
 #include "kernels/ops.h"
@@ -21,6 +22,7 @@ extern const gr_ops gr_ops_cuda; /* table.cu */
 cudaStream_t gr_cuda_stream(const gr_dev* dev);
 void* gr_cuda_workspace(const gr_dev* dev); /* 256-aligned, contents do not outlive an op */
 int gr_cuda_processors(const gr_dev* dev);  /* multiprocessors; may size grids, never sums */
+size_t gr_cuda_shared(const gr_dev* dev);   /* most shared memory of a block, in bytes */
 /* After a launch: records a failure once, with the op's name. */
 void gr_cuda_launched(gr_dev* dev, const char* op);
 

@@ -5,7 +5,7 @@
  * returns when the host's bytes may change, a read when they are there. The same source, compiled for
  * the emulator of tests/simt/, is the device `simt`. */
 #include "kernels/backend.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/plans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,8 @@ struct cuda_state {
     void* workspace;
     cudaEvent_t mark[2];
     int processors;
+    size_t shared;
+    gr_cuda_plans plans;
 };
 
 static cuda_state* state_of(const gr_dev* dev) { return (cuda_state*)dev->impl; }
@@ -23,6 +25,8 @@ static cuda_state* state_of(const gr_dev* dev) { return (cuda_state*)dev->impl; 
 cudaStream_t gr_cuda_stream(const gr_dev* dev) { return state_of(dev)->stream; }
 void* gr_cuda_workspace(const gr_dev* dev) { return state_of(dev)->workspace; }
 int gr_cuda_processors(const gr_dev* dev) { return state_of(dev)->processors; }
+size_t gr_cuda_shared(const gr_dev* dev) { return state_of(dev)->shared; }
+gr_cuda_plans* gr_cuda_plans_of(const gr_dev* dev) { return &state_of(dev)->plans; }
 
 /* ---- errors ------------------------------------------------------------------------------------- */
 
@@ -98,6 +102,7 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     dev->impl = state;
     if (state == NULL) return GR_FAIL(GR_ENOMEM, "device %s: no memory for its state", name);
     state->processors = prop.multiProcessorCount;
+    state->shared = prop.sharedMemPerBlockOptin;
     TRY_CUDA(name, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
     TRY_CUDA(name, cudaMalloc(&state->workspace, GR_CUDA_WORKSPACE));
     for (int i = 0; i < 2; i++) TRY_CUDA(name, cudaEventCreate(&state->mark[i]));
@@ -118,6 +123,7 @@ static void close_cuda(gr_dev* dev)
     for (int i = 0; i < 2; i++)
         if (state->mark[i] != NULL) (void)cudaEventDestroy(state->mark[i]);
     if (state->stream != NULL) (void)cudaStreamDestroy(state->stream);
+    gr_cuda_plans_free(&state->plans);
     free(state);
 }
 

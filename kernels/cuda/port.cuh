@@ -89,6 +89,22 @@ __device__ __forceinline__ uint4 ldg16(const void* p)
     return v;
 }
 
+/* 2^x, good to two units in the last place; subnormal numbers are 0. */
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two bf16 in one word, rounded to nearest, ties to even. */
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high)
+{
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+
 /* Barrier `id` (1 .. 15) of `threads` threads, whole warps. */
 __device__ __forceinline__ void bar_sync(int id, int threads)
 {

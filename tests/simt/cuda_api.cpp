@@ -112,6 +112,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int)
     (void)snprintf(prop->name, sizeof prop->name, "emulated GPU");
     prop->major = 9;
     prop->multiProcessorCount = 4;
+    prop->sharedMemPerBlockOptin = MAX_SHARED;
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value)

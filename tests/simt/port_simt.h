@@ -49,6 +49,13 @@ SIMT_INLINE uint4 ldg16(const void* p)
     return *(const uint4*)p;
 }
 
+SIMT_INLINE float exp2_approx(float x) { return exp2f(x); }
+SIMT_INLINE uint32_t pack_bf16(float low, float high)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |
+           (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(high)) << 16;
+}
+
 SIMT_INLINE void bar_sync(int id, int threads) { simt::named_barrier(id, threads); }
 
 } // namespace port
