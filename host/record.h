@@ -94,7 +94,9 @@ double gr_metrics_get(const gr_metrics* m, const char* name);       /* NaN if ab
 /* One line {"step": .., names in order of first set}; doubles with 17 digits where needed. Flushed. */
 GR_MUST_CHECK gr_status gr_metrics_write(gr_run_log* log, int64_t step, const gr_metrics* m);
 
-/* One line per tree with every node: id, parent, turn, branch, kind, status, action, observation,
- * score, reward, success, advantage (null where several leaves differ: then a_pos, a_neg sums),
- * action tokens and log-probs, uid as hex. */
-GR_MUST_CHECK gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c);
+/* One line per tree: the names of the world's signals (envs/env.h), then every node: id, parent, turn,
+ * branch, ordinal, kind, status, action, observation, score, reward, success, stepped, valid, train,
+ * signals, advantage (null where leaves below differ), leaves below with the sums a_pos and a_neg of
+ * their positive and negative advantages, action tokens and log-probs, observation tokens, uid as hex. */
+GR_MUST_CHECK gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c,
+                                          const gr_world* world);

@@ -213,7 +213,7 @@ gr_status gr_step_write_aside(gr_run* run, int n_members)
     if (aside.trees == NULL) return GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno));
     gr_status st = GR_OK;
     for (int i = 0; i < n_members && st == GR_OK; i++) {
-        st = gr_tree_log_write(&aside, run->member[i]);
+        st = gr_tree_log_write(&aside, run->member[i], gr_envs_world(run->envs));
     }
     if (fclose(aside.trees) != 0 && st == GR_OK) st = GR_FAIL(GR_EIO, "%s: write failed", path);
     gr_log("warning: step %lld: loss or gradient not finite; update left out, batch in %s",

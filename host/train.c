@@ -263,7 +263,7 @@ static gr_status log_trees(gr_run* run, const gr_step* st)
     int64_t every = run->config->log.trees_every;
     if (every == 0 || run->state.step % every != 0) return GR_OK;
     for (int64_t i = 0; i < st->n_groups; i++) {
-        GR_TRY(gr_tree_log_write(&run->log, &run->credit[i]));
+        GR_TRY(gr_tree_log_write(&run->log, &run->credit[i], gr_envs_world(run->envs)));
     }
     return GR_OK;
 }

@@ -23,7 +23,7 @@ static below* sum_below(const gr_credit* c)
     const gr_tree* t = c->tree;
     below* b = calloc((size_t)t->n_nodes, sizeof *b);
     GR_ASSERT(b != NULL, "out of memory");
-    for (int l = 0; l < c->n_leaves && !c->per_node; l++) {
+    for (int l = 0; l < c->n_leaves; l++) {
         for (int node = c->leaf[l]; node >= 0; node = t->parent[node]) {
             double a = node > 0 || !c->per_path ? gr_credit_at(c, l, node) : 0;
             if (b[node].n++ == 0) b[node].first = a, b[node].equal = true;
@@ -61,33 +61,48 @@ static void put_text(FILE* f, const char* key, const gr_tree* t, int node, int n
     free(text);
 }
 
-static void put_advantage(FILE* f, const gr_credit* c, int node, const below* b)
+static void put_flag(FILE* f, const char* key, bool on)
 {
-    if (c->per_node) {
-        put_number(f, "advantage", c->node_adv[node]);
-        return;
-    }
+    fprintf(f, ", \"%s\": %s", key, on ? "true" : "false");
+}
+
+/* Sums over the leaves below, before loss.weighting: what pushes the node's tokens up and down. */
+static void put_advantage(FILE* f, const below* b)
+{
     put_number(f, "advantage", b->equal ? b->first : (double)NAN);
-    if (b->n == 0 || b->equal) return;
+    fprintf(f, ", \"leaves\": %d", b->n);
     put_number(f, "a_pos", b->a_pos);
     put_number(f, "a_neg", b->a_neg);
 }
 
-static void put_node(FILE* f, const gr_credit* c, int node, const below* b)
+static void put_signals(FILE* f, const gr_tree* t, int node, int n)
 {
-    const gr_tree* t = c->tree;
+    fputs(", \"signals\": [", f);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) fputs(", ", f);
+        gr_json_number(f, t->signal[(int64_t)node * GR_SIGNALS + i]);
+    }
+    fputc(']', f);
+}
+
+static void put_node(FILE* f, const gr_tree* t, int node, int n_signals, const below* b)
+{
     const int32_t* token = t->token + t->token_begin[node];
     int n_action = t->n_action[node];
-    fprintf(f, "{\"id\": %d, \"parent\": %d, \"turn\": %d, \"branch\": %d", node, t->parent[node],
-            t->turn[node], t->branch[node]);
+    fprintf(f, "{\"id\": %d, \"parent\": %d, \"turn\": %d, \"branch\": %d, \"ordinal\": %d", node,
+            t->parent[node], t->turn[node], t->branch[node], t->ordinal[node]);
     fprintf(f, ", \"kind\": \"%s\", \"status\": \"%s\"", gr_node_kind_name[t->kind[node]],
             gr_node_status_name[t->status[node]]);
     put_text(f, "action", t, node, n_action, gr_tree_action_text);
     put_text(f, "observation", t, node, t->n_obs[node], gr_tree_obs_text);
     put_number(f, "score", t->score[node]);
     put_number(f, "reward", t->reward[node]);
-    fprintf(f, ", \"success\": %s", t->success[node] ? "true" : "false");
-    put_advantage(f, c, node, b);
+    put_flag(f, "success", t->success[node]);
+    put_flag(f, "stepped", t->stepped[node]);
+    put_flag(f, "valid", t->valid[node]);
+    put_flag(f, "train", t->train[node]);
+    put_signals(f, t, node, n_signals);
+    put_advantage(f, b);
     put_tokens(f, "tokens", token, n_action);
     fputs(", \"logp\": [", f);
     for (int i = 0; i < n_action; i++) {
@@ -99,7 +114,7 @@ static void put_node(FILE* f, const gr_credit* c, int node, const below* b)
     fprintf(f, ", \"uid\": \"%016" PRIx64 "\"}", t->uid[node]);
 }
 
-gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c)
+gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c, const gr_world* world)
 {
     const gr_tree* t = c->tree;
     char* line = NULL;
@@ -109,10 +124,15 @@ gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c)
     below* b = sum_below(c);
     fprintf(f, "{\"step\": %" PRId64 ", \"group\": %d, \"attempt\": %d, \"task\": %" PRId64,
             t->step, t->slot, t->attempt, t->task);
-    fputs(", \"nodes\": [", f);
+    fputs(", \"signals\": [", f);
+    for (int i = 0; i < world->n_signals; i++) {
+        if (i > 0) fputs(", ", f);
+        gr_json_text(f, world->signal[i], strlen(world->signal[i]));
+    }
+    fputs("], \"nodes\": [", f);
     for (int i = 0; i < t->n_nodes; i++) {
         if (i > 0) fputs(", ", f);
-        put_node(f, c, i, &b[i]);
+        put_node(f, t, i, world->n_signals, &b[i]);
     }
     fputs("]}\n", f);
     free(b);

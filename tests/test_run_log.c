@@ -455,25 +455,28 @@ static void assert_advantage(const cJSON* json, const gr_credit* c, int node)
 {
     double a_pos = 0, a_neg = 0, first = (double)NAN;
     bool differ = false;
+    int n = 0;
     for (int l = 0; l < c->n_leaves; l++) {
         int up = c->leaf[l];
         while (up > node) up = c->tree->parent[up];
         if (up != node) continue;
         double a = node == 0 && c->per_path ? 0 : gr_credit_at(c, l, node);
-        if (isnan(first)) first = a;
+        if (n++ == 0) first = a;
         differ = differ || a != first;
         a_pos += fmax(a, 0);
         a_neg += fmin(a, 0);
     }
-    if (c->per_node) {
-        assert_true(number(json, "advantage") == c->node_adv[node]);
-        return;
-    }
     assert_true(same(number(json, "advantage"), differ ? (double)NAN : first));
-    assert_int_equal(cJSON_HasObjectItem(json, "a_pos"), differ);
-    if (!differ) return;
+    assert_true(number(json, "leaves") == n);
     assert_true(number(json, "a_pos") == a_pos);
     assert_true(number(json, "a_neg") == a_neg);
+}
+
+static bool flag(const cJSON* node, const char* key)
+{
+    const cJSON* item = cJSON_GetObjectItemCaseSensitive(node, key);
+    assert_true(cJSON_IsBool(item));
+    return cJSON_IsTrue(item);
 }
 
 static void assert_node(const cJSON* json, const gr_credit* c, int node)
@@ -487,7 +490,17 @@ static void assert_node(const cJSON* json, const gr_credit* c, int node)
     assert_string_equal(text_of(json, "status"), gr_node_status_name[t->status[node]]);
     assert_true(same(number(json, "score"), t->score[node]));
     assert_true(number(json, "reward") == t->reward[node]);
-    assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(json, "success")), t->success[node]);
+    assert_true(number(json, "ordinal") == t->ordinal[node]);
+    assert_int_equal(flag(json, "success"), t->success[node]);
+    assert_int_equal(flag(json, "stepped"), t->stepped[node]);
+    assert_int_equal(flag(json, "valid"), t->valid[node]);
+    assert_int_equal(flag(json, "train"), t->train[node]);
+    const cJSON* signals = cJSON_GetObjectItem(json, "signals");
+    assert_int_equal(cJSON_GetArraySize(signals), toy_facts.n_signals);
+    for (int i = 0; i < toy_facts.n_signals; i++) {
+        double x = t->signal[(int64_t)node * GR_SIGNALS + i];
+        assert_true(cJSON_GetArrayItem(signals, i)->valuedouble == x);
+    }
     assert_tokens(json, "tokens", t->token + begin, t->n_action[node]);
     assert_tokens(json, "obs_tokens", t->token + begin + t->n_action[node], t->n_obs[node]);
     const cJSON* logp = cJSON_GetObjectItem(json, "logp");
@@ -547,13 +560,19 @@ static void trees_are_logged_exactly(void** state)
         gr_credit_fill(&c, &t, e, settings_for(e), 1e-6);
         size_t before = 0, after = 0;
         free(slurp(dir, "trees.jsonl", &before));
-        ASSERT_OK(gr_tree_log_write(&log, &c));
+        ASSERT_OK(gr_tree_log_write(&log, &c, &toy_facts));
         char* text = slurp(dir, "trees.jsonl", &after);
         assert_true(strchr(text + before, '\n') == text + after - 1);
         cJSON* o = cJSON_Parse(text + before);
         assert_non_null(o);
         assert_true(number(o, "step") == 5 && number(o, "group") == 2 && number(o, "task") == 11);
         assert_true(number(o, "attempt") == 0);
+        const cJSON* names = cJSON_GetObjectItem(o, "signals");
+        assert_int_equal(cJSON_GetArraySize(names), toy_facts.n_signals);
+        for (int i = 0; i < toy_facts.n_signals; i++) {
+            assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(names, i)),
+                                toy_facts.signal[i]);
+        }
         const cJSON *nodes = cJSON_GetObjectItem(o, "nodes"), *node = NULL;
         assert_int_equal(cJSON_GetArraySize(nodes), t.n_nodes);
         int id = 0;
@@ -561,7 +580,7 @@ static void trees_are_logged_exactly(void** state)
         {
             assert_node(node, &c, id);
             assert_texts(node, &t, id, ascii);
-            partly += cJSON_HasObjectItem(node, "a_pos");
+            partly += number(node, "a_pos") != 0 && number(node, "a_neg") != 0;
             id++;
         }
         cJSON_Delete(o);
