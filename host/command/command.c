@@ -8,13 +8,8 @@
 #include "host/json.h"
 
 const gr_command* const gr_commands[] = {
-    &gr_command_train,
-    &gr_command_eval,
-    &gr_command_generate,
-    &gr_command_inspect,
-    &gr_command_replay,
-    &gr_command_export,
-    NULL,
+    &gr_command_train,  &gr_command_eval,   &gr_command_generate, &gr_command_inspect,
+    &gr_command_report, &gr_command_replay, &gr_command_export,   NULL,
 };
 
 char* gr_command_help(int key, const char* text, void* input)
@@ -72,20 +67,20 @@ void gr_command_print_lines(const char* text, size_t n, const char* indent)
     }
 }
 
-gr_status gr_command_next_tree(gr_tree_reader* r, cJSON** tree)
+gr_status gr_command_next_line(gr_line_reader* r, cJSON** object)
 {
-    *tree = NULL;
+    *object = NULL;
     ssize_t n;
-    while (*tree == NULL && (n = getline(&r->line, &r->cap, r->file)) > 0) {
+    while (*object == NULL && (n = getline(&r->line, &r->cap, r->file)) > 0) {
         r->number++;
         if (r->damaged > 0) {
-            return GR_FAIL(GR_EDATA, "%s: line %lld is damaged: not a tree in JSON", r->path,
+            return GR_FAIL(GR_EDATA, "%s: line %lld is damaged: not an object in JSON", r->path,
                            (long long)r->damaged);
         }
-        if (strlen(r->line) == (size_t)n) *tree = cJSON_ParseWithOpts(r->line, NULL, true);
-        if (!cJSON_IsObject(*tree)) {
-            cJSON_Delete(*tree);
-            *tree = NULL;
+        if (strlen(r->line) == (size_t)n) *object = cJSON_ParseWithOpts(r->line, NULL, true);
+        if (!cJSON_IsObject(*object)) {
+            cJSON_Delete(*object);
+            *object = NULL;
             r->damaged = r->number;
         }
     }

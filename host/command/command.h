@@ -13,7 +13,7 @@ typedef struct gr_command {
 } gr_command;
 
 extern const gr_command gr_command_train, gr_command_eval, gr_command_generate, gr_command_inspect,
-    gr_command_replay, gr_command_export;
+    gr_command_replay, gr_command_export, gr_command_report;
 extern const gr_command* const gr_commands[]; /* NULL-terminated */
 
 /* An argp help filter that appends the settings table to `--help`. */
@@ -27,18 +27,19 @@ void gr_command_print_text(const char* text, size_t n, size_t most);
 /* The same, whole, line by line: each after `indent`; a last line without an end gets one. */
 void gr_command_print_lines(const char* text, size_t n, const char* indent);
 
-/* The lines of trees.jsonl, one after the other; zeroed but for `file` and `path` at the start. */
-typedef struct gr_tree_reader {
+/* The lines of metrics.jsonl or trees.jsonl, one after the other; zeroed but for `file` and `path` at the
+ * start. */
+typedef struct gr_line_reader {
     FILE* file;
     const char* path; /* for errors */
     char* line;       /* the latest line, owned by the reader: free it */
     size_t cap;
     int64_t number; /* of the latest line, from 1 */
     int64_t damaged;
-} gr_tree_reader;
-/* The next tree, to be deleted by the caller; NULL at the end. A run that was killed may leave its last
+} gr_line_reader;
+/* The next object, to be deleted by the caller; NULL at the end. A run that was killed may leave its last
  * line half-written: that is the end too. Damage before the last line is GR_EDATA. */
-GR_MUST_CHECK gr_status gr_command_next_tree(gr_tree_reader* r, cJSON** tree);
+GR_MUST_CHECK gr_status gr_command_next_line(gr_line_reader* r, cJSON** object);
 
 /* Words after the options: one subject (a file or folder), then section.key=value. */
 typedef struct gr_command_words {

@@ -230,13 +230,13 @@ static void print_json(const char* line)
 }
 
 /* Prints what of one pass over the log is wanted, or finds the last step in it. */
-static gr_status pass_over(options* o, gr_tree_reader* r, bool find_step, int* shown)
+static gr_status pass_over(options* o, gr_line_reader* r, bool find_step, int* shown)
 {
     cJSON* tree;
     rewind(r->file);
     r->number = r->damaged = 0;
     for (;;) {
-        GR_TRY(gr_command_next_tree(r, &tree));
+        GR_TRY(gr_command_next_line(r, &tree));
         if (tree == NULL) return GR_OK;
         int64_t step = (int64_t)number(tree, "step"), group = (int64_t)number(tree, "group");
         bool wanted = step == o->step && (o->group < 0 || group == o->group) && matches(o, tree) &&
@@ -252,7 +252,7 @@ static gr_status pass_over(options* o, gr_tree_reader* r, bool find_step, int* s
     }
 }
 
-static gr_status show(options* o, gr_tree_reader* r)
+static gr_status show(options* o, gr_line_reader* r)
 {
     int shown = 0;
     if (o->step < 0) GR_TRY(pass_over(o, r, true, &shown));
@@ -268,7 +268,7 @@ static int run_inspect(int argc, char** argv)
     char path[1024];
     (void)snprintf(path, sizeof path, "%s/trees.jsonl", o.words.subject);
     FILE* f = fopen(path, "re");
-    gr_tree_reader r = {.file = f, .path = path};
+    gr_line_reader r = {.file = f, .path = path};
     gr_status st = f == NULL ? GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno)) : show(&o, &r);
     free(r.line);
     if (f != NULL) (void)fclose(f);

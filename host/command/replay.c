@@ -95,9 +95,9 @@ static gr_status read_record(const options* o, record* r)
     (void)snprintf(path, sizeof path, "%s/trees.jsonl", o->words.subject);
     FILE* f = fopen(path, "re");
     if (f == NULL) return GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno));
-    gr_tree_reader reader = {.file = f, .path = path};
+    gr_line_reader reader = {.file = f, .path = path};
     gr_status st;
-    while ((st = gr_command_next_tree(&reader, &r->tree)) == GR_OK && r->tree != NULL) {
+    while ((st = gr_command_next_line(&reader, &r->tree)) == GR_OK && r->tree != NULL) {
         if ((int64_t)number(r->tree, "step") == o->step &&
             (int64_t)number(r->tree, "group") == o->group) {
             break;

@@ -1,0 +1,47 @@
+# Puts page.html, its style, its scripts and the chart library together and writes the page as C bytes in two parts, before
+# and after the data.
+#   cmake -DPAGE_DIR=host/report -DOUT=page.c -DSTYLE=a.css -DSCRIPTS="a.js b.js" -DLIBRARY="/x/d3.js" -P page.cmake
+separate_arguments(SCRIPTS)
+separate_arguments(LIBRARY)
+
+function(join out)
+  set(all "")
+  foreach(file ${ARGN})
+    file(READ ${file} text)
+    if(text MATCHES "</script|</style")
+      message(FATAL_ERROR "${file} would end its own element")
+    endif()
+    string(APPEND all "${text}\n")
+  endforeach()
+  set(${out} "${all}" PARENT_SCOPE)
+endfunction()
+
+foreach(file ${SCRIPTS})
+  list(APPEND script_paths ${PAGE_DIR}/${file})
+endforeach()
+join(style ${PAGE_DIR}/style.css)
+join(script ${script_paths})
+join(library ${LIBRARY})
+file(READ ${PAGE_DIR}/page.html page)
+string(SHA256 nonce "${style}${script}${library}") # no more than a name: the texts of a run are base64 here
+string(SUBSTRING ${nonce} 0 24 nonce)
+string(REPLACE "@NONCE@" "${nonce}" page "${page}")
+foreach(part STYLE LIBRARY SCRIPT)
+  string(TOLOWER ${part} name)
+  string(REPLACE "@${part}@" "${${name}}" page "${page}")
+endforeach()
+string(FIND "${page}" "@DATA@" at)
+string(SUBSTRING "${page}" 0 ${at} head)
+math(EXPR at "${at} + 6")
+string(SUBSTRING "${page}" ${at} -1 tail)
+
+set(code "/* Made by host/report/page.cmake. */\n#include \"host/command/report_page.h\"\n")
+foreach(part head tail)
+  string(HEX "${${part}}" hex)
+  string(LENGTH "${hex}" n)
+  math(EXPR n "${n} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+  string(APPEND code "const size_t gr_report_${part}_size = ${n};\n"
+                     "const unsigned char gr_report_${part}[] = {${hex}};\n")
+endforeach()
+file(WRITE ${OUT} "${code}")
