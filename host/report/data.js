@@ -100,12 +100,13 @@ function groupRuns(runs) {
   }
   const list = [...groups.values()];
   const keys = new Set(list.flatMap((g) => Object.keys(g.flat)));
-  const differing = [...keys].filter((k) => new Set(list.map((g) => JSON.stringify(g.flat[k]))).size > 1);
+  const common = [...keys].filter((k) => list.every((g) => g.flat[k] !== undefined)); // blocks of a method alone name nothing
+  const differing = common.filter((k) => new Set(list.map((g) => JSON.stringify(g.flat[k]))).size > 1);
   const first = ["env.name", "rollout.strategy", "advantage.estimator", "optimizer.lr", "rollout.group"];
   const naming = first.filter((k) => differing.includes(k));
   for (const key of differing) if (!naming.includes(key) && !key.includes("kv_pages")) naming.push(key);
   for (const group of list) {
-    const words = naming.filter((k) => group.flat[k] !== undefined).slice(0, 3)
+    const words = naming.slice(0, 3)
       .map((k) => (k.endsWith(".name") || typeof group.flat[k] === "string" ? "" : k.split(".")[1] + " ") + group.flat[k]);
     group.name = list.length === 1 ? group.runs[0].name.replace(/[-_]\d+$/, "") : words.join(" · ");
   }

@@ -48,7 +48,7 @@ function headline(report) {
     const first = curve[0], last = curve[curve.length - 1];
     group.append(h("div", { class: "tile" },
       h("div", { class: "tile-name" }, swatch(one.color), one.name,
-        one.runs.length > 1 && h("small", {}, ` ${one.runs.length} seeds`)),
+        one.runs.length > 1 && h("small", {}, `, ${one.runs.length} seeds`)),
       h("div", { class: "tile-value" }, percent(last.y)),
       h("div", { class: "tile-note" }, `[${percent(last.low)}, ${percent(last.high)}], from ${percent(first.y)}`)));
   }

@@ -2,6 +2,9 @@
 
 const VIEWS = [
   ["learning", "Learning", showLearning],
+  ["trees", "Trees", showTrees],
+  ["ledger", "Ledger", showLedger],
+  ["settings", "Settings", showSettings],
 ];
 
 function route(report) {
