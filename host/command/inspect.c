@@ -21,28 +21,44 @@ typedef struct options {
 static const struct argp_option option_list[] = {
     {"step", 's', "N", 0, "Step to show (default: the last one logged)", 0},
     {"group", 'g', "N", 0, "Only this group of the step (default: the first three)", 0},
-    {"status", 'S', "NAME", 0, "Only trees with a node of this status, e.g. loop, pruned", 0},
-    {"min-score", 'm', "X", 0, "Only trees with a node scored at least X", 0},
+    {"status", 'S', "NAME", 0,
+     "Only trees with such a node, which is marked: loop, pruned, truncated, time_limit, error, "
+     "terminal, inner, or success",
+     0},
+    {"min-score", 'm', "X", 0,
+     "Only trees with a node scored at least X (and of that status), which is marked", 0},
     {"observations", 'o', NULL, 0, "Also print what the world answered", 0},
     {"json", 'j', NULL, 0, "Print the matching lines of trees.jsonl as they are", 0},
     {0},
 };
 
+static bool is_status(const char* name)
+{
+    bool known = strcmp(name, "success") == 0;
+    for (int i = 0; i < GR_N_STATUSES; i++) known |= strcmp(name, gr_node_status_name[i]) == 0;
+    return known;
+}
+
 static error_t parse(int key, char* arg, struct argp_state* state)
 {
     options* o = state->input;
+    char* end = NULL;
     switch (key) {
     case 's':
-        o->step = strtoll(arg, NULL, 10);
+        o->step = strtoll(arg, &end, 10);
+        if (*end != 0 || o->step < 0) argp_error(state, "--step %s: not a step", arg);
         return 0;
     case 'g':
-        o->group = strtoll(arg, NULL, 10);
+        o->group = strtoll(arg, &end, 10);
+        if (*end != 0 || o->group < 0) argp_error(state, "--group %s: not a group", arg);
         return 0;
     case 'S':
         o->status = arg;
+        if (!is_status(arg)) argp_error(state, "--status %s: no such status", arg);
         return 0;
     case 'm':
-        o->min_score = strtod(arg, NULL);
+        o->min_score = strtod(arg, &end);
+        if (*end != 0 || isnan(o->min_score)) argp_error(state, "--min-score %s: no number", arg);
         return 0;
     case 'o':
         o->observations = true;
@@ -80,6 +96,21 @@ static const char* text(const cJSON* object, const char* key)
     return s != NULL ? s : "";
 }
 
+static bool flag(const cJSON* object, const char* key)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
+static bool filtered(const options* o) { return o->status != NULL || !isnan(o->min_score); }
+
+static bool meets(const options* o, const cJSON* node)
+{
+    if (!isnan(o->min_score) && !(number(node, "score") >= o->min_score)) return false;
+    if (o->status == NULL) return true;
+    if (strcmp(o->status, "success") == 0) return flag(node, "success");
+    return strcmp(text(node, "status"), o->status) == 0;
+}
+
 static const char* colour(const char* status, bool success)
 {
     if (!isatty(STDOUT_FILENO)) return "";
@@ -93,7 +124,7 @@ static void print_node(const options* o, const cJSON* node, const char* indent, 
                        int n_children)
 {
     const char* status = text(node, "status");
-    bool success = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(node, "success"));
+    bool success = flag(node, "success");
     double score = number(node, "score"), advantage = number(node, "advantage");
     bool inner = strcmp(status, "inner") == 0;
     printf("%s%s%s%s ", indent, last ? "└─" : "├─", n_children > 1 ? "┬" : "─",
@@ -108,7 +139,12 @@ static void print_node(const options* o, const cJSON* node, const char* indent, 
         gr_command_print_text(success ? "success" : status, success ? 7 : strlen(status), 60);
     }
     if (number(node, "reward") != 0) printf("  reward %.3g", number(node, "reward"));
-    if (!isnan(advantage)) printf("  A %+.2f", advantage);
+    if (!isnan(advantage))
+        printf("  A %+.2f", advantage);
+    else if (number(node, "leaves") > 0) /* leaves below differ */
+        printf("  A %+.2f %+.2f", number(node, "a_pos"), number(node, "a_neg"));
+    if (flag(node, "stepped") && !flag(node, "valid")) printf("  not understood");
+    if (filtered(o) && meets(o, node)) printf("  <--");
     printf("%s\n", isatty(STDOUT_FILENO) ? "\033[0m" : "");
     if (!o->observations) return;
     const char* observation = text(node, "observation");
@@ -177,13 +213,11 @@ static void draw(const options* o, const children* c, int parent, char* indent, 
 
 static bool matches(const options* o, const cJSON* tree)
 {
-    bool found = o->status == NULL && isnan(o->min_score);
+    bool found = !filtered(o);
     const cJSON* node;
     cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(tree, "nodes"))
     {
-        bool status = o->status == NULL || strcmp(text(node, "status"), o->status) == 0;
-        bool score = isnan(o->min_score) || number(node, "score") >= o->min_score;
-        found = found || (status && score);
+        found = found || (number(node, "parent") >= 0 && meets(o, node));
     }
     return found;
 }

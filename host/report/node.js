@@ -96,7 +96,7 @@ function nodePanel(tree, node, actions) {
     acted && [h("h3", {}, "Action"),
       isTextWorld(node) && node.action.trim() !== "" ? terminal("", node.action) : null,
       node.tokens.length > 0 ? heatStrip(node, tree.run.config) : h("p", { class: "note" }, "no tokens"),
-      node.valid === false && h("p", { class: "note warn" }, "The world did not understand this action.")],
+      node.stepped && !node.valid && h("p", { class: "note warn" }, "The world did not understand this action.")],
     h("h3", {}, "Observation"), observation(node, 46),
     acted && [
       h("h3", {}, "Score", h("span", { class: "value" }, short(node.score))), scoreParts(tree, node),
