@@ -76,7 +76,7 @@ typedef struct gr_config_checkpoint {
 } gr_config_checkpoint;
 typedef struct gr_config_log {
     int64_t trees_every, watchdog_s;
-    bool quiet;
+    bool quiet, json;
 } gr_config_log;
 
 enum { GR_ON_CAP_INVALID, GR_ON_CAP_END };

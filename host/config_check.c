@@ -188,6 +188,9 @@ gr_status gr_config_check_train(const gr_config* c)
         return GR_FAIL(GR_EARG, "run.steps, budget.turns, budget.tokens and budget.minutes are all "
                                 "0: the run would never end");
     }
+    if (c->log.quiet && c->log.json) {
+        return GR_FAIL(GR_EARG, "log.json has no effect: log.quiet is set");
+    }
     if (r->group == 1 && strcmp(r->strategy, "flat") == 0) {
         return GR_FAIL(GR_EARG, "rollout.group = 1 with rollout.strategy = flat: every advantage "
                                 "would be 0");

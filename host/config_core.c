@@ -176,6 +176,7 @@ static const gr_setting log_settings[] = {
     GR_SET_INT(S, trees_every, 0, 1e9, 1, "steps between those whose trees are logged; 0: none"),
     GR_SET_INT(S, watchdog_s, 0, 1e6, 300, "seconds without a step until a warning; 0: never"),
     GR_SET_BOOL(S, quiet, false, "no progress lines"),
+    GR_SET_BOOL(S, json, false, "progress as lines of JSON on stdout, for programs"),
 };
 #undef S
 

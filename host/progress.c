@@ -6,17 +6,40 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "host/json.h"
+
 #define PLAIN_EVERY_S 5 /* between lines when stderr is not a terminal */
+
+/* Seconds to go; NaN while nothing is known. */
+static double seconds_left(const gr_progress* p, double share)
+{
+    double done = share - p->start_share, used = gr_now_s() - p->start_s;
+    return done <= 0 || used < 1 ? (double)NAN : used * (1 - share) / done;
+}
 
 static void eta(char* text, size_t cap, const gr_progress* p, double share)
 {
-    double done = share - p->start_share, used = gr_now_s() - p->start_s;
-    if (done <= 0 || used < 1) {
+    double left = seconds_left(p, share);
+    if (isnan(left))
         (void)snprintf(text, cap, "--:--");
-        return;
+    else
+        (void)snprintf(text, cap, "%ld:%02ld", lround(left) / 60, lround(left) % 60);
+}
+
+/* One object on stdout. */
+typedef struct pair {
+    const char* key;
+    double value;
+} pair;
+
+static void put_json(const pair* item, int n)
+{
+    for (int i = 0; i < n; i++) {
+        printf("%s\"%s\": ", i > 0 ? ", " : "{", item[i].key);
+        gr_json_number(stdout, item[i].value);
     }
-    long left = lround(used * (1 - share) / done);
-    (void)snprintf(text, cap, "%ld:%02ld", left / 60, left % 60);
+    printf("}\n");
+    (void)fflush(stdout);
 }
 
 static void begin(gr_progress* p, double share)
@@ -54,6 +77,14 @@ void gr_progress_warmstart(gr_progress* p, const gr_run* run, int64_t step, int6
     char text[160], left[32];
     double share = (double)step / (double)steps;
     begin(p, 0);
+    if (run->config->log.json) {
+        const pair line_of[] = {{"warmstart", (double)step},
+                                {"of", (double)steps},
+                                {"loss", loss},
+                                {"eta_s", seconds_left(p, share)}};
+        put_json(line_of, GR_COUNT(line_of));
+        return;
+    }
     if (!due(p, run, step == steps)) return;
     eta(left, sizeof left, p, share);
     (void)snprintf(text, sizeof text, "warm start %lld/%lld  loss %.3f  eta %s", (long long)step,
@@ -81,6 +112,18 @@ void gr_progress_step(gr_progress* p, const gr_run* run, const gr_metrics* m)
     if (evaluated) {
         if (isnan(p->first_success)) p->first_success = success, p->first_greedy = greedy;
         p->last_success = success, p->last_greedy = greedy;
+    }
+    if (run->config->log.json) {
+        const pair line_of[] = {{"step", (double)run->state.step},
+                                {"share", share},
+                                {"reward", gr_metrics_get(m, "reward/mean")},
+                                {"success", success},
+                                {"success_greedy", greedy},
+                                {"gen_tok_s", gr_metrics_get(m, "perf/gen_tok_s")},
+                                {"token_ratio", gr_metrics_get(m, "tree/token_ratio")},
+                                {"eta_s", seconds_left(p, share)}};
+        put_json(line_of, GR_COUNT(line_of));
+        return;
     }
     if (!due(p, run, evaluated)) return;
     char text[240], left[32], held_out[24], reward[24], rate[24], saved[24];
@@ -130,6 +173,18 @@ void gr_progress_end(gr_progress* p, const gr_run* run)
     if (run->config->log.quiet) return;
     if (p->open_line) fputc('\n', stderr);
     read_first(p, run);
+    if (run->config->log.json) {
+        const pair line_of[] = {{"steps", (double)s->step},
+                                {"env_turns", (double)s->env_turns},
+                                {"gen_tokens", (double)s->gen_tokens},
+                                {"minutes", s->seconds / 60},
+                                {"success_first", p->first_success},
+                                {"success_last", p->last_success},
+                                {"success_greedy_first", p->first_greedy},
+                                {"success_greedy_last", p->last_greedy}};
+        put_json(line_of, GR_COUNT(line_of));
+        return;
+    }
     char before[24], after[24], greedy_before[24], greedy_after[24];
     number(before, sizeof before, 100 * p->first_success, 1, " %");
     number(after, sizeof after, 100 * p->last_success, 1, " %");

@@ -1,6 +1,8 @@
-/* progress.h - what a person sees on stderr while a run works. Level 7; private to the loops.
+/* progress.h - what is seen of a run while it works. Level 7; private to the loops.
  *
- * On a terminal one line that updates itself; elsewhere plain lines, at most one every few seconds. */
+ * For a person on stderr: on a terminal one line that updates itself; elsewhere plain lines, at most one every
+ * few seconds; a table at the end. For a program, with log.json, on stdout: one object per line, of every
+ * step and at the end; a number that is not known is null. With log.quiet nothing. */
 #pragma once
 #include "host/train.h"
 

@@ -392,15 +392,15 @@ static void the_hash_leaves_out_what_decides_nothing(void** state)
         const char* override;
         bool same;
     } cases[] = {
-        {"run.dir=elsewhere", true},   {"run.name=other", true},
-        {"run.resume=false", true},    {"device.threads=3", true},
-        {"checkpoint.keep=9", true},   {"log.trees_every=7", true},
-        {"log.quiet=true", true},      {"log.watchdog_s=1", true},
-        {"run.seed=2", false},         {"optimizer.lr=5.1e-4", false},
-        {"run.steps=7", false},        {"checkpoint.every=7", false},
-        {"model.qk_norm=true", false}, {"rollout.on_cap=end", false},
-        {"env.name=x", false},         {"rollout.strategy=patr", false},
-        {"optimizer.lr=5e-4", true},
+        {"run.dir=elsewhere", true},      {"run.name=other", true},
+        {"run.resume=false", true},       {"device.threads=3", true},
+        {"checkpoint.keep=9", true},      {"log.trees_every=7", true},
+        {"log.quiet=true", true},         {"log.watchdog_s=1", true},
+        {"log.json=true", true},          {"run.seed=2", false},
+        {"optimizer.lr=5.1e-4", false},   {"run.steps=7", false},
+        {"checkpoint.every=7", false},    {"model.qk_norm=true", false},
+        {"rollout.on_cap=end", false},    {"env.name=x", false},
+        {"rollout.strategy=patr", false}, {"optimizer.lr=5e-4", true},
     };
     gr_config base, c;
     assert_int_equal(parse(&base, "{\"patr\": {\"depth\": 5}}", 0, NULL), GR_OK);

@@ -62,7 +62,11 @@ static gr_status export(const options* o, gr_config* c, gr_run* run)
     gr_file_dtype own = c->model.dtype == GR_BF16 ? GR_FILE_BF16 : GR_FILE_F32;
     GR_TRY(gr_export(&run->weights, o->folder, c->model.path[0] ? c->model.path : NULL,
                      o->dtype != GR_FILE_ACC ? o->dtype : own, GR_SHARD_BYTES));
-    printf("%s\n", o->folder);
+    static const char* const name[] = {
+        [GR_FILE_F32] = "fp32", [GR_FILE_BF16] = "bf16", [GR_FILE_F16] = "fp16"};
+    printf("%s: %lld parameters in %s, weights of step %lld\n", o->folder,
+           (long long)run->weights.n_params, name[o->dtype != GR_FILE_ACC ? o->dtype : own],
+           (long long)run->state.step);
     return GR_OK;
 }
 

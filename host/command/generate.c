@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,10 +130,17 @@ static gr_status generate(const options* o, gr_config* c, gr_run* run)
                          .purpose = GR_FOR_EVAL,
                      });
     gr_reply a;
+    double begin = gr_now_s();
+    int64_t tokens = 0;
     while (!gr_engine_idle(&run->engine)) {
         GR_TRY(gr_engine_step(&run->engine));
-        while (gr_engine_poll(&run->engine, &a)) print(&a);
+        while (gr_engine_poll(&run->engine, &a)) {
+            print(&a);
+            tokens += a.n_tokens;
+        }
     }
+    fprintf(stderr, "%d of %d tokens, prompt of %d, %.0f tokens/s\n", (int)tokens,
+            samples * o->tokens, n, (double)tokens / fmax(gr_now_s() - begin, 1e-9));
     return GR_OK;
 }
 

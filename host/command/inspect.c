@@ -18,6 +18,11 @@ typedef struct options {
     bool observations, json;
 } options;
 
+/* Trees of the step, those that meet the filters, those printed. */
+typedef struct tally {
+    int trees, met, shown;
+} tally;
+
 static const struct argp_option option_list[] = {
     {"step", 's', "N", 0, "Step to show (default: the last one logged)", 0},
     {"group", 'g', "N", 0, "Only this group of the step (default: the first three)", 0},
@@ -264,7 +269,7 @@ static void print_json(const char* line)
 }
 
 /* Prints what of one pass over the log is wanted, or finds the last step in it. */
-static gr_status pass_over(options* o, gr_line_reader* r, bool find_step, int* shown)
+static gr_status pass_over(options* o, gr_line_reader* r, bool find_step, tally* n)
 {
     cJSON* tree;
     rewind(r->file);
@@ -273,26 +278,35 @@ static gr_status pass_over(options* o, gr_line_reader* r, bool find_step, int* s
         GR_TRY(gr_command_next_line(r, &tree));
         if (tree == NULL) return GR_OK;
         int64_t step = (int64_t)number(tree, "step"), group = (int64_t)number(tree, "group");
-        bool wanted = step == o->step && (o->group < 0 || group == o->group) && matches(o, tree) &&
-                      (o->group >= 0 || o->json || *shown < 3);
+        bool here = !find_step && step == o->step;
+        bool met = here && (o->group < 0 || group == o->group) && matches(o, tree);
+        bool wanted = met && (o->group >= 0 || o->json || n->shown < 3);
         if (find_step)
             o->step = step;
         else if (wanted && o->json)
             print_json(r->line);
         else if (wanted)
             print_tree(o, tree);
-        *shown += !find_step && wanted;
+        n->trees += here;
+        n->met += met;
+        n->shown += wanted;
         cJSON_Delete(tree);
     }
 }
 
 static gr_status show(options* o, gr_line_reader* r)
 {
-    int shown = 0;
-    if (o->step < 0) GR_TRY(pass_over(o, r, true, &shown));
-    GR_TRY(pass_over(o, r, false, &shown));
-    if (shown > 0) return GR_OK;
-    return GR_FAIL(GR_EARG, "%s: no such tree at step %lld", r->path, (long long)o->step);
+    tally n = {0};
+    if (o->step < 0) GR_TRY(pass_over(o, r, true, &n));
+    GR_TRY(pass_over(o, r, false, &n));
+    if (n.shown == 0) {
+        return GR_FAIL(GR_EARG, "%s: no such tree at step %lld", r->path, (long long)o->step);
+    }
+    if (o->json) return GR_OK;
+    printf("step %lld: %d tree%s", (long long)o->step, n.trees, n.trees > 1 ? "s" : "");
+    if (filtered(o)) printf(", %d with such a node", n.met);
+    printf(", %d shown%s\n", n.shown, n.shown < n.met ? " (--group N: another)" : "");
+    return GR_OK;
 }
 
 static int run_inspect(int argc, char** argv)

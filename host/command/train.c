@@ -56,7 +56,7 @@ static gr_status train(const options* o, gr_config* c, gr_run* run)
         printf("%s\n", json);
         free(json);
     }
-    if (!c->log.quiet || o->dry_run) gr_run_describe(run);
+    if ((!c->log.quiet && !c->log.json) || o->dry_run) gr_run_describe(run);
     if (o->dry_run) return GR_OK;
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     (void)sigaction(SIGINT, &stop, NULL); /* a second signal ends at once */
