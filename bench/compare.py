@@ -9,7 +9,8 @@ The budget is environment turns plus charged scorer calls, the same for every me
   bench/compare.py Z --jobs 2             run what is missing, write table and plot
   bench/compare.py Z --report-only        table and plot from the runs that exist
 
-Writes bench/results/compare-<regime>.md, .svg and .json. Only the standard library and gnuplot are used.
+Writes bench/results/compare-<regime>.md and .json; tools/plot.sh draws them. Only the standard library and
+gnuplot are used.
 """
 import argparse
 import json
@@ -132,24 +133,6 @@ def curve(runs):
     return out
 
 
-def plot(regime, curves):
-    path = os.path.join(ROOT, "bench", "results", f"compare-{regime}.svg")
-    lines = [f'set terminal svg noenhanced size 860,480 font "sans,13" background "white"', f'set output "{path}"',
-             'set xlabel "environment turns"', 'set ylabel "held-out success, temperature 1"',
-             'set key left top', 'set grid lc rgb "#dddddd"', 'set yrange [0:*]',
-             f'set title "Regime {regime}: {REGIMES[regime]["text"]}\\nmean of {len(SEEDS)} seeds, 95 % bars" font ",12"']
-    colours = dict(zip(METHODS, ["#000000", "#777777", "#cc79a7", "#e69f00", "#56b4e9", "#009e73", "#d55e00"]))
-    plots, data = [], []  # colours that colour-blind readers tell apart
-    for name, points in curves.items():
-        if not points:
-            continue
-        plots.append(f'"-" using 1:2:3 with yerrorlines lw 2 pt 7 ps 0.4 lc rgb "{colours[name]}" title "{name}"')
-        data += [f"{x} {y} {h}" for x, y, h in points] + ["e"]
-    if plots:
-        script = "\n".join(lines + ["plot " + ", ".join(plots)] + data) + "\n"
-        subprocess.run(["gnuplot"], input=script, text=True, check=True)
-
-
 def report(args, regime, best, tuned, runs):
     out = [f"# Regime {regime}: {REGIMES[regime]['text']}", "",
            f"Budget {REGIMES[regime]['turns']} environment turns (scorer calls of this comparison cost none), "
@@ -184,7 +167,7 @@ def report(args, regime, best, tuned, runs):
         json.dump({"rates": best, "tuning": {m: {f"{r:g}": v for r, v in t.items()} for m, t in tuned.items()},
                    "final": {m: {s: final(x) for s, x in by_seed.items() if x} for m, by_seed in runs.items()},
                    "curves": curves}, f)
-    plot(regime, curves)
+    subprocess.run([os.path.join(ROOT, "tools", "plot.sh"), f"bench/results/compare-{regime}.json"], check=True)
     print("\n".join(out))
 
 
