@@ -1,5 +1,7 @@
 """A headless Chromium, driven through its DevTools pipe. Standard library only.
 
+  tests/chromium.py report.html#trees/0/38/21/8 picture.png 1440x620        a picture of one place of a report
+
 Messages are JSON that ends with NUL, on the child's file descriptors 3 (in) and 4 (out). What a page logs as an
 error, throws or asks of the network is kept in `complaints`.
 """
@@ -9,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -143,3 +146,20 @@ class Browser:
         self.settle()
         with open(path, "wb") as f:
             f.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def main():
+    page, picture, size = sys.argv[1:]
+    path, _, fragment = page.partition("#")
+    browser = Browser(*(int(n) for n in size.split("x")))
+    try:
+        browser.open(path, "#" + fragment)
+        browser.wait("document.querySelector('main svg')")
+        browser.screenshot(picture)
+    finally:
+        browser.close()
+    sys.exit("\n".join(browser.complaints) or 0)
+
+
+if __name__ == "__main__":
+    main()

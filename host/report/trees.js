@@ -114,7 +114,7 @@ function legend() {
     h("span", {}, s("svg", { width: 16, height: 16, viewBox: "-8 -8 16 16" }, s("rect", { class: "fork", x: -5, y: -5, width: 10, height: 10, rx: 1.5, transform: "rotate(45)" })), "branch point"),
     kinds.map((k) => h("span", { class: "end end-" + GLYPH[k][0], title: OUTCOME_TEXT[k] },
       s("svg", { width: 16, height: 16, viewBox: "-9 -9 18 18" }, s("circle", { r: 8 }), s("path", { d: GLYPH[k][1] })), OUTCOME_WORD[k])),
-    h("span", {}, s("svg", { width: 18, height: 8 }, s("rect", { x: 0, y: 3, width: 18, height: 2, rx: 1, fill: "currentColor" })), "changed a gradient"),
+    h("span", { title: "changed a gradient: a leaf below has an advantage" }, s("svg", { width: 18, height: 8 }, s("rect", { x: 0, y: 3, width: 18, height: 2, rx: 1, fill: "currentColor" })), "taught"),
     h("span", {}, s("svg", { width: 20, height: 14 }, s("rect", { class: "no-value", x: 0.5, y: 1.5, width: 19, height: 11, rx: 3.5 })), "no value"));
 }
 
