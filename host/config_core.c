@@ -26,9 +26,10 @@ static const gr_setting device[] = {
 
 #define S gr_config_model
 static const gr_setting model[] = {
-    GR_SET_TEXT(S, path, "",
-                "folder of a model or checkpoint to start from (config.json, model.safetensors); "
-                "its shape replaces the keys below"),
+    GR_SET_TEXT(
+        S, path, "",
+        "folder of a model or checkpoint to start from (config.json, model.safetensors), or "
+        "a GGUF file; its shape replaces the keys below"),
     GR_SET_TEXT(S, reference, "",
                 "folder of the model that loss.kl compares with; empty: the weights before step 1"),
     GR_SET_CHOICE(S, dtype, "fp32|bf16", 0, "storage of weights and activations; sums are fp32"),

@@ -11,6 +11,7 @@
 #include "host/checkpoint_parts.h"
 #include "host/durable.h"
 #include "host/json.h"
+#include "model/gguf_weights.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -139,16 +140,23 @@ static gr_status read_model(reader* r, gr_model_config* m)
     m->head_dim = whole(r, "head_dim", m->width / m->heads);
     GR_TRY(r->st);
     GR_TRY(read_rope(r, m));
-    if (m->heads % m->kv_heads != 0 || m->head_dim % 2 != 0) {
-        return GR_FAIL(GR_EDATA, "%s: %d heads of %d over %d do not fit together", r->path,
-                       m->heads, m->head_dim, m->kv_heads);
-    }
-    return GR_OK;
+    return gr_model_config_check(m, r->path);
+}
+
+static gr_status load_gguf(const char* path, gr_model_config* out)
+{
+    gr_gguf g;
+    GR_TRY(gr_gguf_open(&g, path));
+    gr_status st = gr_gguf_config(&g, out);
+    gr_gguf_close(&g);
+    return st;
 }
 
 gr_status gr_model_config_load(const char* dir, gr_model_config* out)
 {
     char path[1100];
+    GR_TRY(gr_folder_gguf(dir, path, sizeof path));
+    if (path[0] != 0) return load_gguf(path, out);
     cJSON* object = NULL;
     gr_model_config m;
     (void)snprintf(path, sizeof path, "%s/config.json", dir);

@@ -52,7 +52,8 @@ bool gr_checkpoint_any(const char* run_dir); /* a step's checkpoint with a marke
  * error naming the file; nothing is changed then but o's gradient, which waits for the next step. */
 GR_MUST_CHECK gr_status gr_checkpoint_load(const char* path, gr_train_state* s, gr_weights* w,
                                            gr_optimizer* o);
-/* Shape of a saved model, from the folder of a checkpoint or of a Hugging Face model (config.json). */
+/* Shape of a saved model, from the folder of a checkpoint or of a Hugging Face model (config.json), or
+ * from a GGUF file. */
 GR_MUST_CHECK gr_status gr_model_config_load(const char* dir, gr_model_config* out);
 
 /* Writes a Hugging Face folder for others to load: weights in shards of `shard_bytes`, config.json and,

@@ -17,3 +17,7 @@ static inline int gr_qkv_width(const gr_model_config* c)
 {
     return (c->heads + 2 * c->kv_heads) * c->head_dim;
 }
+
+/* Of a shape that a file describes: sizes that can be meant, and heads that fit together. `path` names
+ * the file in the error. */
+GR_MUST_CHECK gr_status gr_model_config_check(const gr_model_config* m, const char* path);

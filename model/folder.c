@@ -1,14 +1,17 @@
-/* folder.c - one safetensors file, or several and their index. */
+/* folder.c - one safetensors file, several and their index, or a GGUF file. */
 #include "model/folder.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "host/json.h"
+#include "model/gguf_weights.h"
 
 #define PATH_BYTES 1024
 #define MAX_SHARDS 1000
@@ -77,9 +80,50 @@ out:
     return st;
 }
 
+static bool is_gguf(const char* name)
+{
+    size_t n = strlen(name);
+    return n > 5 && strcmp(name + n - 5, ".gguf") == 0;
+}
+
+gr_status gr_folder_gguf(const char* path, char* out, size_t cap)
+{
+    char file[PATH_BYTES];
+    struct stat info;
+    out[0] = 0;
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+        if (snprintf(out, cap, "%s", path) < (int)cap) return GR_OK;
+        return GR_FAIL(GR_EARG, "%.80s...: the path is too long", path);
+    }
+    GR_TRY(join(file, path, "config.json"));
+    DIR* dir = access(file, F_OK) == 0 ? NULL : opendir(path);
+    gr_status st = GR_OK;
+    for (const struct dirent* e; dir != NULL && st == GR_OK && (e = readdir(dir)) != NULL;) {
+        if (!is_gguf(e->d_name)) continue;
+        if (out[0] != 0) {
+            st = GR_FAIL(GR_EARG, "%s: several GGUF files; name one of them", path);
+        } else if (snprintf(out, cap, "%s/%s", path, e->d_name) >= (int)cap) {
+            st = GR_FAIL(GR_EARG, "%.80s...: the path is too long", path);
+        }
+    }
+    if (dir != NULL) (void)closedir(dir);
+    return st;
+}
+
+static gr_status load_gguf(gr_weights* w, const char* path)
+{
+    gr_gguf g;
+    GR_TRY(gr_gguf_open(&g, path));
+    gr_status st = gr_gguf_load(w, &g);
+    gr_gguf_close(&g);
+    return st;
+}
+
 gr_status gr_folder_load(gr_weights* w, const char* folder)
 {
     char path[PATH_BYTES];
+    GR_TRY(gr_folder_gguf(folder, path, sizeof path));
+    if (path[0] != 0) return load_gguf(w, path);
     GR_TRY(join(path, folder, index_file));
     if (access(path, F_OK) != 0) {
         GR_TRY(join(path, folder, single_file));

@@ -7,17 +7,17 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "host/json.h"
+#include "model/half.h"
+#include "model/map.h"
 
 #define CHUNK      4096               /* elements converted at a time */
 #define MAX_HEADER (100 << 20)        /* bytes; the format's own limit */
@@ -197,9 +197,8 @@ typedef struct tensor {
 
 typedef struct file {
     const char* path;
-    unsigned char* bytes;
-    int64_t size;
-    const unsigned char* data; /* in bytes, after the header */
+    gr_map map;
+    const unsigned char* data; /* in the map, after the header */
     int64_t data_bytes;
     cJSON* header;
     tensor* tensor;
@@ -208,35 +207,15 @@ typedef struct file {
 
 static gr_status map(file* f)
 {
-    struct stat info;
-    int fd = faulty("weights.open") ? -1 : open(f->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return GR_FAIL(GR_EIO, "%s: cannot open: %s", f->path, strerror(errno));
-    gr_status st = GR_OK;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        GR_GOTO(st, GR_FAIL(GR_EIO, "%s: not a regular file", f->path), out);
-    }
-    if (info.st_size < 8) {
-        GR_GOTO(st,
-                GR_FAIL(GR_EDATA, "%s: no safetensors file: %lld bytes", f->path,
-                        (long long)info.st_size),
-                out);
-    }
-    void* bytes = faulty("weights.read")
-                      ? MAP_FAILED
-                      : mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) {
-        GR_GOTO(st, GR_FAIL(GR_EIO, "%s: cannot read: %s", f->path, strerror(errno)), out);
-    }
-    f->bytes = bytes;
-    f->size = info.st_size;
-out:
-    (void)close(fd);
-    return st;
+    GR_TRY(gr_map_open(&f->map, f->path));
+    if (f->map.size >= 8) return GR_OK;
+    return GR_FAIL(GR_EDATA, "%s: no safetensors file: %lld bytes", f->path,
+                   (long long)f->map.size);
 }
 
 static void unmap(file* f)
 {
-    if (f->bytes != NULL) (void)munmap(f->bytes, (size_t)f->size);
+    gr_map_close(&f->map);
     cJSON_Delete(f->header);
     free(f->tensor);
 }
@@ -320,14 +299,14 @@ static gr_status check_cover(const file* f)
 static gr_status parse_header(file* f)
 {
     uint64_t len = 0;
-    memcpy(&len, f->bytes, sizeof len);
-    if (len > MAX_HEADER || (int64_t)len > f->size - 8) {
+    memcpy(&len, f->map.bytes, sizeof len);
+    if (len > MAX_HEADER || (int64_t)len > f->map.size - 8) {
         return GR_FAIL(GR_EDATA, "%s: header of %llu bytes in a file of %lld", f->path,
-                       (unsigned long long)len, (long long)f->size);
+                       (unsigned long long)len, (long long)f->map.size);
     }
-    const char *text = (const char*)f->bytes + 8, *end = NULL;
-    f->data = f->bytes + 8 + len;
-    f->data_bytes = f->size - 8 - (int64_t)len;
+    const char *text = (const char*)f->map.bytes + 8, *end = NULL;
+    f->data = f->map.bytes + 8 + len;
+    f->data_bytes = f->map.size - 8 - (int64_t)len;
     f->header = gr_json_parse(text, len, &end);
     if (!cJSON_IsObject(f->header))
         return GR_FAIL(GR_EDATA, "%s: header is no JSON object", f->path);
@@ -344,15 +323,6 @@ static gr_status parse_header(file* f)
     }
     qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_begin);
     return check_cover(f);
-}
-
-static double half(uint16_t bits) /* IEEE 754 binary16 */
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double sign = bits >> 15 ? -1 : 1;
-    if (exponent == 31) return HUGE_VAL; /* infinities and NaN alike: refused */
-    if (exponent == 0) return sign * ldexp(mantissa, -24);
-    return sign * ldexp(mantissa + 1024, exponent - 25);
 }
 
 /* Elements first .. first + n of a tensor as doubles: exact from every dtype. */
@@ -375,7 +345,7 @@ static void convert(double* out, const file* f, const tensor* t, int64_t first, 
             wide = (uint32_t)bits << 16;
             memcpy(&x, &wide, 4); /* bf16 is the upper half of a float */
         }
-        out[i] = t->type == F16 ? half(bits) : (double)x;
+        out[i] = t->type == F16 ? gr_half(bits) : (double)x;
     }
 }
 
