@@ -17,6 +17,9 @@ typedef struct gr_pack {
     int64_t trained_flat; /* the same counted once per leaf: what flat rows would train */
     int64_t tokens;       /* packed, re-packed prefixes included */
     int64_t tokens_flat;  /* tokens of all leaf paths as rows of their own */
+    /* of gr_pack_ask: what each value row and each predicted row answers, over all pieces in order */
+    gr_read** read;
+    gr_probe** probe;
     /* private */
     int64_t piece_cap;
     struct gr_pack_scratch* scratch;
@@ -29,6 +32,7 @@ typedef struct gr_denominators {
     double split;         /* sum of s_l */
     double split_tokens;  /* sum of s_l |y_l| */
     double unique_tokens; /* T */
+    double value_leaves;  /* leaves of groups with a value model */
 } gr_denominators;
 void gr_denominators_add(gr_denominators* d, const gr_credit* c, const gr_config_loss* loss);
 
@@ -41,4 +45,7 @@ GR_MUST_CHECK gr_status gr_pack_make(gr_pack* p, const gr_credit* const* credit,
 GR_MUST_CHECK gr_status gr_pack_flat(gr_pack* p, const gr_credit* const* credit, int n,
                                      const gr_config_loss* loss, const gr_denominators* d,
                                      int max_tokens);
+/* What the credits ask for instead of what they teach: their reads as value rows, their probes as
+ * predicted rows, in any trees, idle or not. */
+GR_MUST_CHECK gr_status gr_pack_ask(gr_pack* p, gr_credit* credit, int n, int max_tokens);
 void gr_pack_free(gr_pack* p);

@@ -21,4 +21,10 @@ typedef struct gr_batch {
     double *a_pos, *a_neg; /* sum over leaves below of w_l max(A, 0), min(A, 0) */
     double* w;             /* sum of w_l */
     int n_rows;
+    /* per value row, n_values: head value_head[i] reads the hidden state of token value_src[i].
+     * Several rows may share a read */
+    int32_t *value_src, *value_head;
+    double *value_target, *value_weight; /* what it should say */
+    double* value_old;                   /* what it said when the batch was sampled */
+    int n_values;
 } gr_batch;

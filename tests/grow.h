@@ -42,7 +42,7 @@ static inline void set_value(const gr_setting* s, void* block, const char* value
         *(double*)(void*)at = strtod(value, NULL);
         break;
     case GR_BOOL:
-        *(bool*)at = value[0] == 't';
+        *(bool*)at = value[0] == 't' || value[0] == '1';
         break;
     case GR_TEXT:
         (void)snprintf(at, GR_TEXT_MAX, "%s", value);

@@ -1,14 +1,7 @@
-/* Advantages from values: the identities that hold for any rewards, values and switches. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
+/* Advantages from values: the identities that hold for any rewards, values and switches, on paths
+ * and on the paths of trees. */
 #include "host/advantage/gae.h"
+#include "tests/grow.h"
 
 enum { TURNS = 9, CASES = 500 };
 
@@ -20,21 +13,21 @@ typedef struct path {
     double a_low[TURNS], a_high[TURNS], to_go[TURNS]; /* out */
 } path;
 
-static double draw(uint64_t key, int i) { return gr_uniform(key, (uint64_t)i); }
+static double any(uint64_t key, int i) { return gr_uniform(key, (uint64_t)i); }
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * (1 + fabs(a) + fabs(b)); }
 
 static path any_path(uint64_t key)
 {
     static const double gammas[] = {1, 0.95, 0.9};
-    path p = {.n = 1 + (int)(draw(key, 0) * TURNS),
+    path p = {.n = 1 + (int)(any(key, 0) * TURNS),
               .gamma = gammas[key % 3],
-              .lambda_low = draw(key, 1),
-              .lambda_high = draw(key, 2)};
+              .lambda_low = any(key, 1),
+              .lambda_high = any(key, 2)};
     for (int t = 0; t < p.n; t++) {
-        p.reward[t] = 4 * draw(key, 10 + 4 * t) - 2;
-        p.low[t] = 4 * draw(key, 11 + 4 * t) - 2;
-        p.high[t] = 4 * draw(key, 12 + 4 * t) - 2;
-        p.switched[t] = draw(key, 13 + 4 * t) < 0.4;
+        p.reward[t] = 4 * any(key, 10 + 4 * t) - 2;
+        p.low[t] = 4 * any(key, 11 + 4 * t) - 2;
+        p.high[t] = 4 * any(key, 12 + 4 * t) - 2;
+        p.switched[t] = any(key, 13 + 4 * t) < 0.4;
     }
     return p;
 }
@@ -79,7 +72,7 @@ static void flat_gae_ends_in_returns_and_td_errors(void** state)
     double a[TURNS], zero[TURNS] = {0};
     for (uint64_t key = 1; key <= CASES; key++) {
         path p = any_path(key);
-        double after = draw(key, 3);
+        double after = any(key, 3);
         gr_gae(a, p.reward, zero, p.n, 0, 1, 1); /* lambda = gamma = 1, V = 0: the return to go */
         for (int t = 0; t < p.n; t++) {
             double sum = 0;
@@ -144,7 +137,7 @@ static void a_reward_is_felt_in_its_segment_and_by_those_before(void** state)
     (void)state;
     for (uint64_t key = 1; key <= CASES; key++) {
         path p = any_path(key), q = p;
-        int k = (int)(draw(key, 4) * p.n), begin = segment_begin(&p, k);
+        int k = (int)(any(key, 4) * p.n), begin = segment_begin(&p, k);
         q.reward[k] += 3;
         fill(&p, true, false);
         fill(&q, true, false);
@@ -198,7 +191,7 @@ static void the_gain_of_switching_is_fair_and_has_its_sign(void** state)
 {
     (void)state;
     for (uint64_t key = 1; key <= CASES; key++) {
-        double beta = 0.01 + 0.98 * draw(key, 0), high = draw(key, 1), low = draw(key, 2);
+        double beta = 0.01 + 0.98 * any(key, 0), high = any(key, 1), low = any(key, 2);
         double yes = gr_hae_switch_gain(true, beta, high, low);
         double no = gr_hae_switch_gain(false, beta, high, low);
         assert_true(near(beta * yes + (1 - beta) * no, 0));
@@ -208,6 +201,167 @@ static void the_gain_of_switching_is_fair_and_has_its_sign(void** state)
         double gradient = beta * yes * (1 - beta) + (1 - beta) * no * -beta;
         assert_true(near(gradient, (high - low) * beta * (1 - beta)));
     }
+}
+
+/* ---- on trees ---------------------------------------------------------------------------------- */
+
+static const toy lively = {.p_up = 0.5,
+                           .goal = 2,
+                           .horizon = 8,
+                           .p_end = 0.1,
+                           .p_error = 0.05,
+                           .p_cut = 0.03,
+                           .reward_step = 0.1,
+                           .max_action = 4,
+                           .max_obs = 3};
+static const char* const strategies[][2] = {
+    {"flat", ""}, {"patr", "interval=2 alpha=0.1"}, {"patr_retro", "restarts=3"}};
+
+static double any_value(const gr_read* r)
+{
+    return 2 * gr_uniform((uint64_t)r->node * 1000 + (uint64_t)r->offset, (uint64_t)r->head) - 1;
+}
+
+/* A tree with credit whose reads are answered by any_value; zero: by 0. */
+static void credit_tree(gr_credit* c, gr_tree* t, uint64_t key, const char* settings, bool zero)
+{
+    const char* const* s = strategies[key % GR_COUNT(strategies)];
+    void* block = settings_of(gr_estimator_gae.block, settings);
+    grow_named(t, &lively, s[0], s[1], "random", 4, 0, key);
+    gr_credit_begin(c, t, &gr_estimator_gae, block);
+    for (int i = 0; i < c->n_reads; i++) c->read[i].value = zero ? 0 : any_value(&c->read[i]);
+    gr_credit_finish(c, &gr_estimator_gae, block, 0);
+    free(block);
+}
+
+/* Rewards from `node` to the leaf. */
+static double rest(const gr_tree* t, int leaf, int node)
+{
+    double sum = 0;
+    for (; leaf >= node && leaf > 0; leaf = t->parent[leaf]) sum += t->reward[leaf];
+    return sum;
+}
+
+/* lambda = gamma = 1: every leaf gives its return from here on, less the value, at each level. */
+static void at_lambda_1_every_leaf_gives_its_return_less_the_value(void** state)
+{
+    (void)state;
+    static const char* const levels[] = {"turn", "token", "bi_level"};
+    gr_tree t = {0};
+    gr_credit c = {0};
+    int shared = 0;
+    for (uint64_t key = 1; key <= 90; key++) {
+        char settings[96];
+        (void)snprintf(settings, sizeof settings, "level=%s lambda=1 normalise=false",
+                       levels[key / 3 % 3]);
+        credit_tree(&c, &t, key, settings, key % 7 == 0);
+        for (int l = 0; l < c.n_leaves; l++) {
+            for (int i = c.leaf[l]; i > 0; i = t.parent[i]) {
+                double want = rest(&t, c.leaf[l], i);
+                for (int k = 0; k < t.n_action[i]; k++) {
+                    double value = gr_credit_value(&c, i, key / 3 % 3 == 0 ? 0 : k, 0);
+                    assert_true(near(gr_credit_token(&c, l, i, k), want - value));
+                }
+            }
+        }
+        for (int64_t i = 0; i < c.n_targets; i++) { /* the targets are the returns themselves */
+            const gr_target* g = &c.target[i];
+            const gr_read* r = &c.read[g->read];
+            bool inside = r->node > 0 && r->offset + 1 < t.n_action[r->node];
+            int next = c.leaf[g->leaf]; /* the turn that the read answers, or stands in */
+            while (!inside && t.parent[next] != r->node) next = t.parent[next];
+            if (inside) next = r->node;
+            shared += g->leaf > 0;
+            assert_true(near(g->ret, rest(&t, c.leaf[g->leaf], next)));
+            assert_true(near(g->weight * (key / 3 % 3 == 0 ? t.turn[c.leaf[g->leaf]] : 1), 1) ||
+                        key / 3 % 3 != 0);
+        }
+        assert_false(c.idle && c.n_leaves > 0);
+    }
+    assert_true(shared > 1000);
+    gr_credit_free(&c);
+    gr_tree_free(&t);
+}
+
+/* lambda = 0 leaves one-step errors: within a turn of bi_level, differences of values. */
+static void at_lambda_0_errors_are_of_one_step(void** state)
+{
+    (void)state;
+    gr_tree t = {0};
+    gr_credit c = {0};
+    for (uint64_t key = 1; key <= 60; key++) {
+        bool turns = key / 3 % 2;
+        credit_tree(&c, &t, key,
+                    turns ? "level=turn lambda=0 gamma=0.9 normalise=false"
+                          : "level=token lambda=0 gamma=0.9 normalise=false",
+                    false);
+        for (int l = 0; l < c.n_leaves; l++) {
+            int after = -1; /* the node that follows on the path */
+            for (int i = c.leaf[l]; i > 0; after = i, i = t.parent[i]) {
+                double next = after > 0 ? gr_credit_value(&c, after, 0, 0) : 0;
+                for (int k = t.n_action[i] - 1; k >= 0; k--) {
+                    double reward = turns || k == t.n_action[i] - 1 ? t.reward[i] : 0;
+                    double value = gr_credit_value(&c, i, turns ? 0 : k, 0);
+                    double delta = reward + 0.9 * next - value;
+                    assert_true(near(gr_credit_token(&c, l, i, k), delta));
+                    if (!turns) next = value;
+                }
+            }
+        }
+    }
+    gr_credit_free(&c);
+    gr_tree_free(&t);
+}
+
+/* With values 0, gamma = lambda = 1 and no whitening every token of a leaf carries what is still to
+ * come, whatever the level; a path that was cut off goes on from its last value if told to. */
+static void cut_paths_go_on_from_their_last_value(void** state)
+{
+    (void)state;
+    gr_tree t = {0};
+    gr_credit c = {0};
+    int cut = 0;
+    for (uint64_t key = 1; key <= 60; key++) {
+        credit_tree(&c, &t, key, "lambda=1 bootstrap=true normalise=false", false);
+        for (int l = 0; l < c.n_leaves; l++) {
+            int leaf = c.leaf[l];
+            bool ended = t.status[leaf] == GR_TERMINAL;
+            double after = ended ? 0 : gr_credit_value_end(&c, leaf, 0);
+            assert_true(near(gr_credit_at(&c, l, leaf),
+                             t.reward[leaf] + after - gr_credit_value(&c, leaf, 0, 0)));
+            cut += !ended;
+        }
+    }
+    assert_true(cut > 100);
+    gr_credit_free(&c);
+    gr_tree_free(&t);
+}
+
+static void normalised_advantages_have_mean_0_and_deviation_1(void** state)
+{
+    (void)state;
+    static gr_tree t[3];
+    static gr_credit c[3];
+    for (uint64_t key = 1; key <= 30; key++) {
+        bool turns = key % 2;
+        double n = 0, sum = 0, sq = 0;
+        for (int g = 0; g < 3; g++) {
+            credit_tree(&c[g], &t[g], 3 * key + (uint64_t)g, turns ? "" : "level=token", false);
+        }
+        gr_credit_normalise(c, 3);
+        for (int g = 0; g < 3; g++) {
+            for (int l = 0; l < c[g].n_leaves; l++) {
+                for (int i = c[g].leaf[l]; i > 0; i = t[g].parent[i]) {
+                    for (int k = 0; k < (turns ? 1 : t[g].n_action[i]); k++) {
+                        double a = gr_credit_token(&c[g], l, i, k);
+                        n++, sum += a, sq += a * a;
+                    }
+                }
+            }
+        }
+        assert_true(fabs(sum / n) < 1e-9 && fabs(sq / n - 1) < 1e-6);
+    }
+    for (int g = 0; g < 3; g++) gr_credit_free(&c[g]), gr_tree_free(&t[g]);
 }
 
 int main(void)
@@ -220,6 +374,10 @@ int main(void)
         cmocka_unit_test(a_path_cut_off_is_not_punished_if_it_goes_on_from_its_values),
         cmocka_unit_test(equal_shifts_of_all_values_reach_the_last_turn_alone),
         cmocka_unit_test(the_gain_of_switching_is_fair_and_has_its_sign),
+        cmocka_unit_test(at_lambda_1_every_leaf_gives_its_return_less_the_value),
+        cmocka_unit_test(at_lambda_0_errors_are_of_one_step),
+        cmocka_unit_test(cut_paths_go_on_from_their_last_value),
+        cmocka_unit_test(normalised_advantages_have_mean_0_and_deviation_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

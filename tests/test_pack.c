@@ -1,86 +1,6 @@
 /* Packing: what a row sees is its path, every trained token is in exactly one piece, and the folded
  * coefficients carry the loss of flat rows, written out here from its definition. */
-#include "host/pack.h"
-#include "tests/grow.h"
-#include "tests/net.h"
-
-static const toy lively = {.p_up = 0.5,
-                           .goal = 2,
-                           .horizon = 8,
-                           .p_end = 0.06,
-                           .p_error = 0.05,
-                           .p_cut = 0.03,
-                           .reward_step = 0.1,
-                           .max_action = 4,
-                           .max_obs = 3};
-
-static const char* const strategies[][2] = {{"flat", ""},
-                                            {"patr", "interval=2 alpha=0.1"},
-                                            {"patr_retro", "restarts=3"},
-                                            {"tree_grpo", "n=3 l=2"}};
-
-/* ---- a forest whose tokens are all different ------------------------------------------------- */
-
-#define TREES  3
-#define TOKENS 16384
-typedef struct woods {
-    gr_tree tree[TREES];
-    gr_credit credit[TREES];
-    const gr_credit* member[TREES];
-    int n_tokens;
-    /* per token */
-    int16_t tree_of[TOKENS], node_of[TOKENS], index_of[TOKENS];
-    double old_logp[TOKENS], logp[TOKENS], ref_logp[TOKENS], entropy[TOKENS];
-} woods;
-
-/* Gives every token its own number, so that a row is known by its target. */
-static void number_tokens(woods* f, dice* d)
-{
-    static const double ratio[] = {0.4, 0.7, 0.9, 1.0, 1.1, 1.25, 1.4, 2.5, 3.5, 5};
-    f->n_tokens = 0;
-    for (int k = 0; k < TREES; k++) {
-        gr_tree* t = &f->tree[k];
-        for (int i = 0; i < t->n_nodes; i++) {
-            for (int j = 0; j < gr_node_tokens(t, i); j++) {
-                int u = f->n_tokens++;
-                assert_true(u < TOKENS);
-                t->token[t->token_begin[i] + j] = u;
-                f->tree_of[u] = (int16_t)k, f->node_of[u] = (int16_t)i, f->index_of[u] = (int16_t)j;
-                f->old_logp[u] = t->logp[t->token_begin[i] + j];
-                f->logp[u] = f->old_logp[u] + log(ratio[choose(d, GR_COUNT(ratio))]);
-                f->ref_logp[u] = f->logp[u] + chance(d) - 0.5;
-                f->entropy[u] = 2 * chance(d);
-            }
-        }
-    }
-}
-
-static void credit_all(woods* f, const gr_estimator* e)
-{
-    for (int k = 0; k < TREES; k++) {
-        gr_credit_fill(&f->credit[k], &f->tree[k], e, settings_for(e), 1e-6);
-        f->member[k] = &f->credit[k];
-    }
-}
-
-static void grow_woods(woods* f, const toy* world, uint64_t key)
-{
-    dice d = {.key = key};
-    for (int k = 0; k < TREES; k++) {
-        const char* const* s = strategies[choose(&d, GR_COUNT(strategies))];
-        grow_named(&f->tree[k], world, s[0], s[1], "random", 1 + choose(&d, 5), 0, 1000 * key + k);
-    }
-    number_tokens(f, &d);
-    credit_all(f, gr_estimators[key % 6]);
-}
-
-static void free_woods(woods* f)
-{
-    for (int k = 0; k < TREES; k++) {
-        gr_tree_free(&f->tree[k]);
-        gr_credit_free(&f->credit[k]);
-    }
-}
+#include "tests/woods.h"
 
 /* ---- the loss of flat rows, by definition ---------------------------------------------------- */
 
@@ -102,10 +22,12 @@ static double token_loss(const woods* f, int u, double a, int objective, double*
            objectives[objective].entropy * f->entropy[u];
 }
 
-static int64_t trained_length(const gr_tree* t, int leaf)
+static int64_t trained_length(const gr_credit* c, int leaf)
 {
     int64_t n = 0;
-    for (; leaf > 0; leaf = t->parent[leaf]) n += t->train[leaf] ? t->n_action[leaf] : 0;
+    for (; leaf > 0; leaf = c->tree->parent[leaf]) {
+        for (int j = 0; j < c->tree->n_action[leaf]; j++) n += gr_credit_trained(c, leaf, j);
+    }
     return n;
 }
 
@@ -132,15 +54,17 @@ static gr_denominators count(const woods* f, const gr_config_loss* loss)
     for (int k = 0; k < TREES; k++) {
         const gr_credit* c = f->member[k];
         for (int l = 0; l < c->n_leaves && member_counts(c, loss); l++) {
-            double y = (double)trained_length(c->tree, c->leaf[l]);
+            double y = (double)trained_length(c, c->leaf[l]);
             d.n_leaves++;
             d.leaf_tokens += y;
             d.split += c->split[l];
             d.split_tokens += c->split[l] * y;
         }
         for (int i = 1; i < c->tree->n_nodes && member_counts(c, loss); i++) {
-            bool taught = c->tree->train[i] && leaves_below(c, i) > 0;
-            d.unique_tokens += taught ? c->tree->n_action[i] : 0;
+            bool taught = leaves_below(c, i) > 0;
+            for (int j = 0; j < c->tree->n_action[i] && taught; j++) {
+                d.unique_tokens += gr_credit_trained(c, i, j);
+            }
         }
     }
     return d;
@@ -171,12 +95,12 @@ static double flat_loss(const woods* f, const gr_config_loss* loss, int objectiv
         const gr_credit* c = f->member[k];
         const gr_tree* t = c->tree;
         for (int l = 0; l < c->n_leaves && member_counts(c, loss); l++) {
-            double y = (double)trained_length(t, c->leaf[l]);
+            double y = (double)trained_length(c, c->leaf[l]);
             for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
-                double a = gr_credit_at(c, l, i);
                 double w = row_weight(loss, &d, c->split[l], y, leaves_below(c, i));
-                for (int j = 0; j < t->n_action[i] && t->train[i]; j++) {
-                    double ds = 0;
+                for (int j = 0; j < t->n_action[i]; j++) {
+                    double ds = 0, a = gr_credit_token(c, l, i, j);
+                    if (!gr_credit_trained(c, i, j)) continue;
                     int u = t->token[t->token_begin[i] + j];
                     sum += w * token_loss(f, u, a, objective, &ds);
                     slope[u] += w * ds;
@@ -232,16 +156,6 @@ static void assert_same_loss(const woods* f, const gr_pack* p, const gr_config_l
 
 /* ---- the structure of a pack ----------------------------------------------------------------- */
 
-/* Tokens that predict token u, from the tree. */
-static int context_of(const woods* f, int u, int32_t* out)
-{
-    const gr_tree* t = &f->tree[f->tree_of[u]];
-    int node = f->node_of[u];
-    int n = gr_tree_path_tokens(t, t->context[node], out, 1024);
-    for (int j = 0; j < f->index_of[u]; j++) out[n++] = t->token[t->token_begin[node] + j];
-    return n;
-}
-
 static void check_row(const woods* f, const gr_batch* b, int r)
 {
     int32_t path[1024];
@@ -270,7 +184,7 @@ static void check_pieces(const woods* f, const gr_pack* p, int max_tokens, bool 
         const gr_batch* b = &p->piece[i];
         int longest = 0;
         assert_in_range(b->n_tokens, 1, max_tokens);
-        assert_true(b->n_rows > 0 && b->n_rows <= b->n_tokens);
+        assert_true(b->n_rows + b->n_values > 0 && b->n_rows <= b->n_tokens);
         for (int j = 0; j < b->n_tokens; j++) {
             assert_in_range(b->subtree_end[j], j + 1, b->n_tokens);
             longest = GR_MAX(longest, b->position[j] + 1);
@@ -288,7 +202,8 @@ static void check_pieces(const woods* f, const gr_pack* p, int max_tokens, bool 
     for (int u = 0; u < f->n_tokens && !flat; u++) {
         const gr_credit* c = &f->credit[f->tree_of[u]];
         int node = f->node_of[u];
-        bool action = f->index_of[u] < c->tree->n_action[node] && c->tree->train[node];
+        bool action =
+            f->index_of[u] < c->tree->n_action[node] && gr_credit_trained(c, node, f->index_of[u]);
         assert_int_equal(seen[u], action && !c->idle && leaves_below(c, node) > 0);
     }
 }
@@ -328,19 +243,6 @@ static gr_denominators add_all(const woods* f, const gr_config_loss* loss)
     return d;
 }
 
-static const gr_config_loss losses[] = {
-    {.weighting = GR_WEIGHT_PER_LEAF, .aggregation = GR_AGG_SEQ_MEAN_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_PER_LEAF, .aggregation = GR_AGG_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_PER_LEAF, .aggregation = GR_AGG_CONSTANT, .length = 50},
-    {.weighting = GR_WEIGHT_SPLIT, .aggregation = GR_AGG_SEQ_MEAN_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_SPLIT, .aggregation = GR_AGG_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_SPLIT, .aggregation = GR_AGG_CONSTANT, .length = 50},
-    {.weighting = GR_WEIGHT_INV_SQRT, .aggregation = GR_AGG_SEQ_MEAN_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_INV_SQRT, .aggregation = GR_AGG_TOKEN_MEAN},
-    {.weighting = GR_WEIGHT_INV_SQRT, .aggregation = GR_AGG_CONSTANT, .length = 50},
-    {.weighting = GR_WEIGHT_ONCE_MEAN, .aggregation = GR_AGG_TOKEN_MEAN},
-};
-
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void folded_loss_is_the_loss_of_flat_rows(void** state)
@@ -370,7 +272,8 @@ static void folded_loss_is_the_loss_of_flat_rows(void** state)
             ASSERT_OK(gr_pack_flat(&flat, f.member, TREES, loss, &d, TOKENS));
             check_pieces(&f, &flat, TOKENS, true);
             assert_same_loss(&f, &flat, loss);
-            assert_true(flat.trained == whole.trained_flat && flat.tokens == whole.tokens_flat);
+            assert_true(flat.trained == whole.trained_flat);
+            assert_true(flat.tokens == whole.tokens_flat);
             assert_true(flat.trained_flat == flat.trained);
             shared += flat.tokens > whole.tokens;
         }
@@ -412,7 +315,7 @@ static void folds_with_contexts_and_untrained_turns(void** state)
             }
         }
         number_tokens(&f, &d);
-        credit_all(&f, gr_estimators[key % 6]);
+        credit_all(&f, key);
         for (int i = 0; i < GR_COUNT(losses); i++) {
             gr_denominators sums = add_all(&f, &losses[i]);
             for (int max = 64; max < 400; max += 120) {
