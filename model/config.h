@@ -11,6 +11,9 @@ typedef struct gr_model_config {
     bool qkv_bias; /* Qwen2 */
     bool qk_norm;  /* Qwen3 */
     bool tied;     /* head weights are the embedding */
+    /* > 0: so many scalar heads take the place of the LM head (model/value.h); without layers they
+     * are all there is, and read the hidden rows of another model */
+    int value_heads;
 } gr_model_config;
 
 static inline int gr_qkv_width(const gr_model_config* c)

@@ -310,6 +310,11 @@ void gr_transformer_backward(const gr_weights* w, const gr_rows* rows, gr_acts* 
     int c = w->config.width, layers = w->config.layers;
     p.op->rmsnorm_bwd(p.dev, a->dx, gradient(&p, w->final_norm), a->dhidden, a->x_last,
                       value(&p, w->final_norm), a->rstd_last, NULL, rows->n, c);
+    if (a->dhidden_more !=
+        NULL) { /* the norm's backward is linear: one reader's after the other's */
+        p.op->rmsnorm_bwd(p.dev, a->dx, gradient(&p, w->final_norm), a->dhidden_more, a->x_last,
+                          value(&p, w->final_norm), a->rstd_last, a->dx, rows->n, c);
+    }
     for (int l = layers - 1; l >= 0; l--) {
         if (a->recompute && l + 1 < layers) { /* the last layer's are still there */
             const gr_layer_acts* A = &a->layer[l];

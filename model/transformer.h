@@ -36,6 +36,9 @@ typedef struct gr_acts {
     /* backward */
     void *dx, *dnorm, *dqkv, *dq, *dk, *dv, *dattn, *dmlp, *dgate_up;
     void* dhidden; /* (n, c) real: written by the objective */
+    /* The same from a second reader of `hidden`, added behind the final norm; NULL: none. Its
+     * owner's memory. */
+    const void* dhidden_more;
     void* scratch;
     bool train, recompute;
     int64_t max_rows;

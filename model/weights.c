@@ -47,9 +47,28 @@ static void add_layer(gr_weights* w, int l, gr_layer_offsets* at)
     at->down = add(w, l, "mlp.down_proj.weight", c->width, c->mlp);
 }
 
+/* The matrix that reads hidden rows has one row per token, or per scalar head. */
+static int head_rows(const gr_model_config* c)
+{
+    return c->value_heads > 0 ? c->value_heads : c->vocab;
+}
+
+static void add_head(gr_weights* w)
+{
+    const gr_model_config* c = &w->config;
+    w->value_bias = -1;
+    if (c->value_heads > 0) {
+        w->head = add(w, -1, "value_head.weight", c->value_heads, c->width);
+        w->value_bias = add(w, -1, "value_head.bias", 1, c->value_heads);
+    } else {
+        w->head = c->tied ? w->embed : add(w, -1, "lm_head.weight", c->vocab, c->width);
+    }
+}
+
 static int count_tensors(const gr_model_config* c)
 {
-    return 2 + !c->tied + c->layers * (6 + c->qkv_bias + 2 * c->qk_norm);
+    int head = c->value_heads > 0 ? 2 : !c->tied, around = c->layers > 0 ? 2 : 0;
+    return head + around + c->layers * (6 + c->qkv_bias + 2 * c->qk_norm);
 }
 
 static void place_packed(const gr_weights* w, gr_packed* p, int rows, int cols, bool train,
@@ -71,13 +90,14 @@ void gr_weights_layout(gr_weights* w, gr_dev* dev, const gr_model_config* config
     w->packed = GR_PUSH(host, gr_packed_layer, c->layers);
     bool measuring = w->tensor == NULL;
 
-    w->embed = add(w, -1, "model.embed_tokens.weight", c->vocab, c->width);
+    bool trunk = c->layers > 0;
+    w->embed = trunk ? add(w, -1, "model.embed_tokens.weight", c->vocab, c->width) : -1;
     for (int l = 0; l < c->layers; l++) {
         gr_layer_offsets unused;
         add_layer(w, l, measuring ? &unused : &w->layer[l]);
     }
-    w->final_norm = add(w, -1, "model.norm.weight", 1, c->width);
-    w->head = c->tied ? w->embed : add(w, -1, "lm_head.weight", c->vocab, c->width);
+    w->final_norm = trunk ? add(w, -1, "model.norm.weight", 1, c->width) : -1;
+    add_head(w);
     GR_ASSERT(w->n_tensors == count_tensors(c));
 
     w->master = gr_arena_push(device, (size_t)w->n_params, dev->acc_bytes);
@@ -91,7 +111,7 @@ void gr_weights_layout(gr_weights* w, gr_dev* dev, const gr_model_config* config
         place_packed(w, &p->gate_up, 2 * c->mlp, c->width, train, device);
         place_packed(w, &p->down, c->width, c->mlp, train, device);
     }
-    place_packed(w, &w->packed_head, c->vocab, c->width, train, device);
+    place_packed(w, &w->packed_head, head_rows(c), c->width, train, device);
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
@@ -114,7 +134,7 @@ void gr_weights_repack(gr_weights* w)
         pack(w, &p->gate_up, at->gate_up, 2 * c->mlp, c->width);
         pack(w, &p->down, at->down, c->width, c->mlp);
     }
-    pack(w, &w->packed_head, w->head, c->vocab, c->width);
+    pack(w, &w->packed_head, w->head, head_rows(c), c->width);
     w->version++;
 }
 
@@ -156,23 +176,24 @@ static bool ends_with(const char* name, const char* end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
+/* Scalar heads begin at 0: before they have learnt anything every value is 0. */
+static double initial(const gr_tensor* t, double normal, double std)
+{
+    if (strncmp(t->name, "value_head.", 11) == 0) return 0;
+    if (t->rows > 1) return (double)(float)(std * normal); /* one value for fp32 and fp64 masters */
+    return ends_with(t->name, "bias") ? 0 : 1;
+}
+
 static void init_tensor(gr_weights* w, const gr_tensor* t, uint64_t key)
 {
-    double chunk[CHUNK], std = 0.02;
+    double chunk[CHUNK] = {0}, std = 0.02;
     bool residual = ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight");
     if (residual) std /= sqrt(2.0 * w->config.layers); /* the residual stream keeps its variance */
     int64_t total = (int64_t)t->rows * t->cols;
     for (int64_t i = 0; i < total; i += CHUNK) {
         int64_t n = GR_MIN(CHUNK, total - i);
         if (t->rows > 1) normals(chunk, key, i, n);
-        for (int64_t j = 0; j < n; j++) {
-            if (t->rows > 1) {
-                chunk[j] =
-                    (double)(float)(std * chunk[j]); /* one value for fp32 and fp64 masters */
-            } else {
-                chunk[j] = ends_with(t->name, "bias") ? 0 : 1;
-            }
-        }
+        for (int64_t j = 0; j < n; j++) chunk[j] = initial(t, chunk[j], std);
         gr_dev_write_acc(w->dev, gr_acc_at(w->dev, w->master, t->offset + i), chunk, n);
     }
 }
@@ -242,10 +263,15 @@ int gr_weights_entries(const gr_weights* w, void* flat, const char* prefix,
 {
     const gr_model_config* c = &w->config;
     lister s = {.dev = w->dev, .flat = flat, .prefix = prefix, .entry = entry};
-    int64_t embed = w->embed, final_norm = w->final_norm, head = w->head;
-    list(&s, -1, "model.embed_tokens.weight", &embed, c->vocab, c->width);
+    int64_t embed = w->embed, final_norm = w->final_norm, head = w->head, bias = w->value_bias;
+    if (c->layers > 0) list(&s, -1, "model.embed_tokens.weight", &embed, c->vocab, c->width);
     for (int l = 0; l < c->layers; l++) list_layer(&s, c, l, w->layer[l]);
-    list(&s, -1, "model.norm.weight", &final_norm, 1, c->width);
+    if (c->layers > 0) list(&s, -1, "model.norm.weight", &final_norm, 1, c->width);
+    if (c->value_heads > 0) {
+        list(&s, -1, "value_head.weight", &head, c->value_heads, c->width);
+        list(&s, -1, "value_head.bias", &bias, 1, c->value_heads);
+        return s.n;
+    }
     list(&s, -1, "lm_head.weight", &head, c->vocab, c->width);
     /* Tied: some programs write the embedding a second time. */
     if (c->tied && entry != NULL) entry[s.n - 1].data = NULL;

@@ -34,7 +34,8 @@ typedef struct gr_weights {
     gr_dev* dev; /* borrowed */
     gr_tensor* tensor;
     gr_layer_offsets* layer;
-    int64_t embed, final_norm, head; /* head == embed when tied */
+    int64_t embed, final_norm, head; /* head == embed when tied; -1: none, without layers */
+    int64_t value_bias;              /* of scalar heads; -1: an LM head */
     int n_tensors;
     int64_t n_params;        /* flat length, padding included */
     void* master;            /* (n_params) acc */

@@ -26,7 +26,7 @@ BEGIN {
           "model/tokenizer.h 1  model/chat.h 1  model/half.h 0.5  model/map.h 0.5  model/quant.h 0.5  model/gguf.h 0.7 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
           "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6  model/gguf_weights.h 2.6 " \
-          "model/transformer.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
+          "model/transformer.h 3  model/value.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
           "model/engine.h 4  host/tree.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
           "host/pack.h 5.5 " \
