@@ -23,7 +23,11 @@
 static const char model_file[] = "model.safetensors";
 static const char optimizer_file[] = "optimizer.safetensors";
 static const char marker[] = "complete";
-static const char* const files[] = {model_file, optimizer_file, "config.json", "state.json"};
+static const char value_file[] = "value.safetensors"; /* with a value model */
+static const char value_optimizer_file[] = "value_optimizer.safetensors";
+static const char* const files[] = {model_file,   optimizer_file, "config.json",
+                                    "state.json", value_file,     value_optimizer_file};
+enum { ALWAYS = 4 }; /* that many of them; the others together or not at all */
 
 typedef char path[PATH_BYTES];
 
@@ -46,6 +50,7 @@ static gr_status write_marker(const char* folder)
         int64_t bytes = 0;
         uint64_t hash = 0;
         GR_TRY(join(file, folder, files[i]));
+        if (i >= ALWAYS && !gr_exists(file)) continue;
         GR_TRY(gr_hash_file(file, &bytes, &hash));
         n += snprintf(text + n, sizeof text - (size_t)n, "%016" PRIx64 " %" PRId64 " %s\n", hash,
                       bytes, files[i]);
@@ -92,8 +97,10 @@ static gr_status verify(const char* folder)
         uint64_t hash = 0;
         int64_t bytes = 0;
         int used = 0;
-        if (sscanf(line, "%" SCNx64 " %" SCNd64 " %63s\n%n", &hash, &bytes, name, &used) != 3 ||
-            strcmp(name, files[i]) != 0) {
+        bool listed =
+            sscanf(line, "%" SCNx64 " %" SCNd64 " %63s\n%n", &hash, &bytes, name, &used) == 3;
+        if (!listed && i == ALWAYS) break;
+        if (!listed || strcmp(name, files[i]) != 0) {
             return GR_FAIL(GR_EDATA, "%s: no line for %s", file, files[i]);
         }
         GR_TRY(check_file(folder, name, hash, bytes));
@@ -171,19 +178,28 @@ static gr_status save_moments(const gr_weights* w, const gr_optimizer* o, const 
     return st;
 }
 
-static gr_status write_files(const char* folder, const gr_train_state* s, const gr_weights* w,
-                             const gr_optimizer* o)
+static gr_status write_model(const char* folder, const gr_weights* w, const gr_optimizer* o,
+                             const char* name, const char* moments)
 {
     path file;
-    GR_TRY(gr_make_folders(folder));
-    GR_TRY(join(file, folder, model_file));
+    GR_TRY(join(file, folder, name));
     GR_TRY(gr_weights_save(w, file));
     GR_TRY(gr_sync(file));
-    GR_TRY(join(file, folder, optimizer_file));
+    GR_TRY(join(file, folder, moments));
     GR_TRY(save_moments(w, o, file));
-    GR_TRY(gr_sync(file));
+    return gr_sync(file);
+}
+
+static gr_status write_files(const char* folder, const gr_train_state* s, const gr_weights* w,
+                             const gr_optimizer* o, const gr_optimizer* critic)
+{
+    GR_TRY(gr_make_folders(folder));
+    GR_TRY(write_model(folder, w, o, model_file, optimizer_file));
+    if (critic != NULL) {
+        GR_TRY(write_model(folder, critic->w, critic, value_file, value_optimizer_file));
+    }
     GR_TRY(gr_model_config_save(folder, &w->config));
-    GR_TRY(gr_state_save(folder, s, o->step));
+    GR_TRY(gr_state_save(folder, s, o->step, critic != NULL ? critic->step : 0));
     return gr_sync(folder);
 }
 
@@ -250,7 +266,8 @@ out:
 }
 
 gr_status gr_checkpoint_save(const char* run_dir, const gr_train_state* s, const gr_weights* w,
-                             const gr_optimizer* o, const char* label, int keep)
+                             const gr_optimizer* o, const gr_optimizer* critic, const char* label,
+                             int keep)
 {
     path parent, aside, old;
     char name[64], hidden[80];
@@ -262,7 +279,7 @@ gr_status gr_checkpoint_save(const char* run_dir, const gr_train_state* s, const
     GR_TRY(join(old, parent, hidden));
     GR_TRY(gr_make_folders(parent));
     GR_TRY(gr_remove_folder(aside, NULL));
-    gr_status st = write_files(aside, s, w, o);
+    gr_status st = write_files(aside, s, w, o, critic);
     if (st != GR_OK) { /* gives its space back: the disk may be full */
         char reason[1024];
         (void)snprintf(reason, sizeof reason, "%s", gr_last_error_text());
@@ -335,11 +352,12 @@ bool gr_checkpoint_any(const char* run_dir)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-static gr_status load_moments(const gr_weights* w, gr_optimizer* o, const char* folder)
+static gr_status load_moments(const gr_weights* w, gr_optimizer* o, const char* folder,
+                              const char* name)
 {
     path file;
     int n = 0;
-    GR_TRY(join(file, folder, optimizer_file));
+    GR_TRY(join(file, folder, name));
     gr_safetensors_entry* entry = list_moments(w, o, &n);
     gr_status st = gr_safetensors_read(&(const char*){file}, 1, w->dev, entry, n);
     free(entry);
@@ -360,39 +378,55 @@ static void copy_masters(gr_weights* w, const void* from)
     }
 }
 
-/* Weights wait in the gradient's buffer until the moments are read too, so that damage changes
- * neither. */
-static gr_status load_tensors(gr_weights* w, gr_optimizer* o, const char* folder)
+/* Masters of w into the buffer of o's gradient. */
+static gr_status load_aside(const gr_weights* w, gr_optimizer* o, const char* folder,
+                            const char* name)
 {
     path file;
-    GR_TRY(join(file, folder, model_file));
-    if (o == NULL) return gr_folder_load(w, folder);
+    GR_TRY(join(file, folder, name));
     int n = gr_weights_entries(w, o->grad, "", NULL);
     gr_safetensors_entry* entry = malloc((size_t)n * sizeof *entry);
     GR_ASSERT(entry != NULL, "out of memory");
     gr_weights_entries(w, o->grad, "", entry);
     gr_status st = gr_safetensors_read(&(const char*){file}, 1, w->dev, entry, n);
     free(entry);
-    GR_TRY(st);
-    GR_TRY(load_moments(w, o, folder));
+    return st;
+}
+
+/* Weights wait in the gradients' buffers until the moments are read too, so that damage changes
+ * neither. */
+static gr_status load_tensors(gr_weights* w, gr_optimizer* o, gr_optimizer* critic,
+                              const char* folder)
+{
+    if (o == NULL) return gr_folder_load(w, folder);
+    GR_TRY(load_aside(w, o, folder, model_file));
+    if (critic != NULL) GR_TRY(load_aside(critic->w, critic, folder, value_file));
+    GR_TRY(load_moments(w, o, folder, optimizer_file));
+    if (critic != NULL) {
+        GR_TRY(load_moments(critic->w, critic, folder, value_optimizer_file));
+        copy_masters(critic->w, critic->grad);
+        gr_weights_publish(critic->w);
+    }
     copy_masters(w, o->grad);
     gr_weights_publish(w);
     return gr_dev_sync(w->dev);
 }
 
-gr_status gr_checkpoint_load(const char* folder, gr_train_state* s, gr_weights* w, gr_optimizer* o)
+gr_status gr_checkpoint_load(const char* folder, gr_train_state* s, gr_weights* w, gr_optimizer* o,
+                             gr_optimizer* critic)
 {
     path state_file;
     gr_train_state state = {0};
-    int64_t updates = 0;
+    int64_t updates = 0, value_updates = 0;
     if (folder[0] == 0) return GR_FAIL(GR_EDATA, "no complete checkpoint is there to load");
     GR_TRY(join(state_file, folder, "state.json"));
     /* A model from elsewhere has neither state nor marker; weights are all that is asked of it. */
     bool foreign = !marked(folder) && !gr_exists(state_file);
     if (!foreign) GR_TRY(verify(folder));
-    if (s != NULL || o != NULL) GR_TRY(gr_state_load(folder, &state, &updates));
-    GR_TRY(load_tensors(w, o, folder));
+    if (s != NULL || o != NULL) GR_TRY(gr_state_load(folder, &state, &updates, &value_updates));
+    GR_TRY(load_tensors(w, o, critic, folder));
     if (s != NULL) *s = state;
     if (o != NULL) o->step = updates;
+    if (critic != NULL) critic->step = value_updates;
     return GR_OK;
 }

@@ -3,11 +3,12 @@
 #pragma once
 #include "host/record.h"
 
-/* state.json: every field of gr_train_state, and the optimizer's updates for its bias correction. */
+/* state.json: every field of gr_train_state, and the updates of the optimizer and of the value
+ * model's (0: none) for their bias correction. */
 GR_MUST_CHECK gr_status gr_state_save(const char* folder, const gr_train_state* s,
-                                      int64_t optimizer_step);
+                                      int64_t optimizer_step, int64_t value_step);
 GR_MUST_CHECK gr_status gr_state_load(const char* folder, gr_train_state* s,
-                                      int64_t* optimizer_step);
+                                      int64_t* optimizer_step, int64_t* value_step);
 /* config.json as Hugging Face writes it; gr_model_config_load reads it. */
 GR_MUST_CHECK gr_status gr_model_config_save(const char* folder, const gr_model_config* m);
 /* The same for other programs: `source`'s config.json (NULL: one made here) with another dtype. */

@@ -14,7 +14,7 @@ typedef enum kind { WHOLE, BITS, REAL, TEXT } kind;
 
 typedef struct saved {
     gr_train_state s;
-    int64_t optimizer_step;
+    int64_t optimizer_step, value_step;
 } saved;
 
 #define FIELD(kind, name)                           \
@@ -49,6 +49,7 @@ static const struct {
     FIELD(BITS, weights_hash),
     FIELD(TEXT, arithmetic),
     {"optimizer_step", WHOLE, offsetof(saved, optimizer_step)},
+    {"value_step", WHOLE, offsetof(saved, value_step)},
 };
 
 static void print_field(FILE* f, int i, const saved* state)
@@ -74,11 +75,12 @@ static void print_field(FILE* f, int i, const saved* state)
     }
 }
 
-gr_status gr_state_save(const char* folder, const gr_train_state* s, int64_t optimizer_step)
+gr_status gr_state_save(const char* folder, const gr_train_state* s, int64_t optimizer_step,
+                        int64_t value_step)
 {
     char path[1100], *text = NULL;
     size_t n = 0;
-    const saved state = {.s = *s, .optimizer_step = optimizer_step};
+    const saved state = {.s = *s, .optimizer_step = optimizer_step, .value_step = value_step};
     FILE* f = open_memstream(&text, &n);
     GR_ASSERT(f != NULL, "out of memory");
     fputc('{', f);
@@ -119,7 +121,8 @@ static bool parse_field(int i, const cJSON* item, saved* state)
     return end != text && *end == 0;
 }
 
-gr_status gr_state_load(const char* folder, gr_train_state* s, int64_t* optimizer_step)
+gr_status gr_state_load(const char* folder, gr_train_state* s, int64_t* optimizer_step,
+                        int64_t* value_step)
 {
     char path[1100];
     cJSON* object = NULL;
@@ -128,6 +131,7 @@ gr_status gr_state_load(const char* folder, gr_train_state* s, int64_t* optimize
     gr_status st = gr_json_read(path, &object);
     for (int i = 0; i < GR_COUNT(fields) && st == GR_OK; i++) {
         const cJSON* item = cJSON_GetObjectItemCaseSensitive(object, fields[i].name);
+        if (item == NULL && fields[i].offset == offsetof(saved, value_step)) continue; /* older */
         if (!parse_field(i, item, &state)) {
             st = GR_FAIL(GR_EDATA, "%s: `%s` is missing or no value of its kind", path,
                          fields[i].name);
@@ -137,5 +141,6 @@ gr_status gr_state_load(const char* folder, gr_train_state* s, int64_t* optimize
     GR_TRY(st);
     *s = state.s;
     *optimizer_step = state.optimizer_step;
+    *value_step = state.value_step;
     return GR_OK;
 }

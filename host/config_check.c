@@ -20,6 +20,7 @@ static const struct {
     {"model", "reference", "!loss.kl=none"},
     {"rollout", "refill_max", "!rollout.refill=none"},
     {"optimizer", "final_ratio", "!optimizer.schedule=constant"},
+    {"value", "coef", "value.backbone=shared"},
     {"warmstart", "steps|load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},
     {"warmstart", learning, "model.path="},
@@ -191,7 +192,8 @@ gr_status gr_config_check_train(const gr_config* c)
     if (c->log.quiet && c->log.json) {
         return GR_FAIL(GR_EARG, "log.json has no effect: log.quiet is set");
     }
-    if (r->group == 1 && strcmp(r->strategy, "flat") == 0) {
+    bool compares = !gr_choice_has("gae", c->advantage.estimator);
+    if (r->group == 1 && strcmp(r->strategy, "flat") == 0 && compares) {
         return GR_FAIL(GR_EARG, "rollout.group = 1 with rollout.strategy = flat: every advantage "
                                 "would be 0");
     }

@@ -93,7 +93,7 @@ static const gr_setting scorer[] = {
 
 #define S gr_config_advantage
 static const gr_setting advantage[] = {
-    GR_SET_TEXT(S, estimator, "grpo", "grpo, rloo, dr_grpo, tree_grpo, sibling or gigpo"),
+    GR_SET_TEXT(S, estimator, "grpo", "grpo, rloo, dr_grpo, tree_grpo, sibling, gigpo or gae"),
     GR_SET_REAL(S, eps, 0, 1, 1e-6, "added to the deviation that rewards are divided by"),
 };
 #undef S

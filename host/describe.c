@@ -44,6 +44,12 @@ static void objective(const gr_run* run)
     if (l->entropy_coef != 0) gr_log("           - %.3g x entropy", l->entropy_coef);
     gr_log("           groups whose advantages are all 0 are %s",
            c->loss.count_idle_groups ? "counted in the denominators" : "left out");
+    if (run->critic.n_heads == 0) return;
+    const gr_critic_settings* v = run->critic.s;
+    gr_log("values     %d scalar head%s on %s; squared error%s, rate %.3g", run->critic.n_heads,
+           run->critic.n_heads > 1 ? "s" : "",
+           v->backbone == GR_BACKBONE_SHARED ? "the policy's hidden rows" : "a model of their own",
+           v->clip > 0 ? ", clipped" : "", v->lr);
 }
 
 static void sampling(const gr_run* run)
@@ -70,10 +76,10 @@ static void memory(const gr_run* run)
         "memory     weights %.1f MB, optimizer %.1f, reference %.1f, KV pages %.1f, decoding %.1f,",
         (double)p->weights / mb, (double)p->optimizer / mb, (double)p->reference / mb,
         (double)p->kv_pool / mb, (double)p->decode / mb);
-    gr_log("           training %.1f, host tables %.1f; together %.1f MB", (double)p->train / mb,
-           (double)p->host / mb,
+    gr_log("           training %.1f, value model %.1f, host tables %.1f; together %.1f MB",
+           (double)p->train / mb, (double)p->value / mb, (double)p->host / mb,
            (double)(p->weights + p->optimizer + p->reference + p->kv_pool + p->decode + p->train +
-                    p->host) /
+                    p->value + p->host) /
                mb);
 }
 

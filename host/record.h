@@ -4,7 +4,8 @@
  *                 metrics.jsonl          one object per step
  *                 trees.jsonl            one object per tree
  *                 checkpoints/000120/    model.safetensors config.json (as Hugging Face names them),
- *                                        optimizer.safetensors state.json complete
+ *                                        optimizer.safetensors state.json complete; with a value
+ *                                        model value.safetensors value_optimizer.safetensors
  *                 finished               written when the run reached its end
  *                 lock                   held by the process that writes the run
  *
@@ -41,17 +42,18 @@ typedef struct gr_train_state {
 
 GR_MUST_CHECK gr_status gr_checkpoint_save(const char* run_dir, const gr_train_state* s,
                                            const gr_weights* w, const gr_optimizer* o,
-                                           const char* label, int keep);
+                                           const gr_optimizer* critic, const char* label, int keep);
 /* Path of the newest complete checkpoint (or of `label`, e.g. "best") into `path`; "" if none. */
 GR_MUST_CHECK gr_status gr_checkpoint_find(const char* run_dir, const char* label, char* path,
                                            size_t cap);
 /* Removes checkpoints of steps after `after`: a run that went back to an earlier one makes them again. */
 GR_MUST_CHECK gr_status gr_checkpoint_forget(const char* run_dir, int64_t after);
 bool gr_checkpoint_any(const char* run_dir); /* a step's checkpoint with a marker, sound or not */
-/* o may be NULL: weights only; then, with s NULL, the folder may be a Hugging Face model. Damage is an
+/* critic: the value model, weights and moments; NULL: none is saved, none is read. A checkpoint
+ * without one is an error where it is asked for. o may be NULL: weights only; then, with s NULL, the folder may be a Hugging Face model. Damage is an
  * error naming the file; nothing is changed then but o's gradient, which waits for the next step. */
 GR_MUST_CHECK gr_status gr_checkpoint_load(const char* path, gr_train_state* s, gr_weights* w,
-                                           gr_optimizer* o);
+                                           gr_optimizer* o, gr_optimizer* critic);
 /* Shape of a saved model, from the folder of a checkpoint or of a Hugging Face model (config.json), or
  * from a GGUF file. */
 GR_MUST_CHECK gr_status gr_model_config_load(const char* dir, gr_model_config* out);

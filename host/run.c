@@ -25,6 +25,7 @@ void gr_run_settings(gr_config* c)
     for (int i = 0; gr_estimators[i] != NULL; i++) {
         if (gr_estimators[i]->block != NULL) gr_config_register(c, gr_estimators[i]->block);
     }
+    gr_config_register(c, &gr_critic_block);
 }
 
 static void model_config(const gr_config* c, gr_model_config* m)
@@ -82,7 +83,13 @@ static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_are
     if (train) {
         gr_objective_layout(&run->objective, &run->weights, tokens, m->max_context, true,
                             c->model.recompute, host, device);
-        p->train = device->used - at;
+        p->train = device->used - at, at = device->used;
+    }
+    if (train && run->n_heads > 0) {
+        const gr_critic_settings* s = gr_config_block(c, gr_critic_block.name);
+        gr_critic_layout(&run->critic, run->n_heads, s, &run->objective, tokens, c->model.recompute,
+                         host, device);
+        p->value = device->used - at;
     }
     p->host = host->used;
 }
@@ -104,6 +111,17 @@ static gr_status take_memory(gr_run* run, const gr_model_config* m)
     return GR_OK;
 }
 
+/* A value model learns from every group, so none is idle. */
+static gr_status check_values(const gr_config* c)
+{
+    const char* key = c->rollout.refill != GR_REFILL_NONE ? "rollout.refill"
+                      : c->loss.count_idle_groups         ? "loss.count_idle_groups"
+                                                          : NULL;
+    if (key == NULL) return GR_OK;
+    return GR_FAIL(GR_EARG, "%s has no effect: with advantage.estimator = %s no group is idle", key,
+                   c->advantage.estimator);
+}
+
 static gr_status choose(gr_run* run)
 {
     const gr_config* c = run->config;
@@ -119,6 +137,10 @@ static gr_status choose(gr_run* run)
     }
     const gr_block* credit = run->estimator->block;
     run->estimator_settings = credit ? gr_config_block(c, credit->name) : NULL;
+    if (run->estimator->n_heads != NULL) {
+        run->n_heads = run->estimator->n_heads(run->estimator_settings);
+        GR_TRY(check_values(c));
+    }
     run->train_settings = (gr_rollout_settings){
         .strategy = strategy,
         .strategy_settings = strategy->block ? gr_config_block(c, strategy->block->name) : NULL,

@@ -15,6 +15,8 @@ void gr_step_begin(gr_step* st, const gr_run* run)
         .counts = run->engine.counts,
         .grad_norm = (double)NAN,
         .lr = (double)NAN,
+        .value_grad_norm = (double)NAN,
+        .value_lr = (double)NAN,
     };
 }
 
@@ -116,6 +118,15 @@ void gr_step_add_loss(gr_step* st, const gr_loss_sums* sums, const gr_pack* pack
     }
 }
 
+void gr_step_add_values(gr_step* st, const gr_value_sums* sums)
+{
+    st->value.loss += sums->loss;
+    st->value.weight += sums->weight;
+    st->value.target += sums->target;
+    st->value.target_sq += sums->target_sq;
+    st->value.error_sq += sums->error_sq;
+}
+
 void gr_step_charge(gr_run* run, const gr_step* st)
 {
     gr_train_state* s = &run->state;
@@ -171,6 +182,19 @@ static void metrics_of_update(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "parity/mean_abs_dlogp", ratio(st->parity_sum, st->parity_rows));
 }
 
+/* Targets are those of all leaves, so the explained variance is that of flat rows. */
+static void metrics_of_values(const gr_step* st, gr_metrics* m)
+{
+    const gr_value_sums* v = &st->value;
+    double mean = ratio(v->target, v->weight);
+    double var = ratio(v->target_sq, v->weight) - mean * mean;
+    gr_metrics_set(m, "value/loss", ratio(v->loss, v->weight));
+    gr_metrics_set(m, "value/target", mean);
+    gr_metrics_set(m, "value/explained", 1 - ratio(ratio(v->error_sq, v->weight), var));
+    gr_metrics_set(m, "value/grad_norm", st->value_grad_norm);
+    gr_metrics_set(m, "value/lr", st->value_lr);
+}
+
 static void metrics_of_ledger(const gr_run* run, const gr_step* st, gr_metrics* m)
 {
     const gr_train_state* s = &run->state;
@@ -200,6 +224,7 @@ void gr_step_metrics(const gr_run* run, const gr_step* st, gr_metrics* m)
 {
     metrics_of_trees(st, m);
     metrics_of_update(st, m);
+    if (run->critic.n_heads > 0) metrics_of_values(st, m);
     metrics_of_ledger(run, st, m);
 }
 

@@ -19,12 +19,15 @@ typedef struct gr_step {
     double parity_max, parity_sum, parity_rows; /* first minibatch only */
     int64_t loss_tokens, loss_tokens_flat, tokens, tokens_flat;
     double grad_norm, lr;
+    gr_value_sums value; /* without a value model all 0 */
+    double value_grad_norm, value_lr;
 } gr_step;
 
 void gr_step_begin(gr_step* st, const gr_run* run);    /* keeps ckpt_s */
 void gr_step_count(gr_step* st, const gr_credit* c);   /* a group that stays */
 void gr_step_discard(gr_step* st, const gr_credit* c); /* a group that is resampled */
 void gr_step_add_loss(gr_step* st, const gr_loss_sums* sums, const gr_pack* pack, bool first);
+void gr_step_add_values(gr_step* st, const gr_value_sums* sums);
 void gr_step_charge(gr_run* run, const gr_step* st); /* adds the step to the run's ledger */
 void gr_step_metrics(const gr_run* run, const gr_step* st, gr_metrics* m);
 /* The trees of a minibatch whose loss or gradient is not finite, into <run>/skipped-<step>.jsonl. */

@@ -78,15 +78,34 @@ static int64_t groups_of_step(const gr_run* run)
     return GR_MAX(n, GR_MAX(run->config->optimizer.minibatches, 1));
 }
 
+/* Values are read on the whole step at once: one forward over its packed trees. */
+static gr_status read_values(gr_run* run, int64_t first, int64_t n)
+{
+    if (run->critic.n_heads == 0) return GR_OK;
+    GR_TRY(gr_pack_ask(&run->pack, run->credit + first, (int)n,
+                       (int)run->config->optimizer.microbatch_tokens));
+    return gr_critic_answer(&run->critic, &run->objective, &run->pack, run->loss.temperature);
+}
+
+static gr_status assign_credit(gr_run* run, int64_t first, int64_t n)
+{
+    const void* settings = run->estimator_settings;
+    for (int64_t i = first; i < first + n; i++) {
+        gr_credit_begin(&run->credit[i], &run->tree[i], run->estimator, settings);
+    }
+    GR_TRY(read_values(run, first, n));
+    for (int64_t i = first; i < first + n; i++) {
+        gr_credit_finish(&run->credit[i], run->estimator, settings, run->config->advantage.eps);
+    }
+    gr_credit_normalise(run->credit + first, (int)n);
+    return GR_OK;
+}
+
 static gr_status grow(gr_run* run, int64_t first, int64_t n)
 {
     GR_TRY(gr_rollout_run(run->rollout, &run->train_settings, run->task + first, (int)n,
                           run->tree + first));
-    for (int64_t i = first; i < first + n; i++) {
-        gr_credit_fill(&run->credit[i], &run->tree[i], run->estimator, run->estimator_settings,
-                       run->config->advantage.eps);
-    }
-    return GR_OK;
+    return assign_credit(run, first, n);
 }
 
 /* Moves groups that cannot teach behind the others, order kept; returns how many teach. */
@@ -145,6 +164,39 @@ static gr_status sample(gr_run* run, gr_step* st)
 
 /* ---- update ------------------------------------------------------------------------------------------ */
 
+/* Gradients of the packed minibatch, policy's and value model's. */
+static gr_status differentiate(gr_run* run, gr_loss_sums* sums)
+{
+    gr_optimizer_zero_grad(&run->optimizer);
+    if (run->critic.n_heads > 0) gr_critic_begin(&run->critic);
+    for (int i = 0; i < run->pack.n_pieces; i++) {
+        gr_batch* piece = &run->pack.piece[i];
+        if (run->loss.kl != GR_KL_NONE) {
+            GR_TRY(gr_objective_logp(&run->reference_objective, piece, run->loss.temperature,
+                                     piece->ref_logp));
+        }
+        GR_TRY(gr_objective_step(&run->objective, piece, &run->loss, run->optimizer.grad, sums));
+        if (run->critic.n_heads > 0) GR_TRY(gr_critic_step(&run->critic, piece));
+    }
+    return GR_OK;
+}
+
+/* Steps of policy and value model; neither where a loss is not finite. */
+static gr_status step_all(gr_run* run, gr_step* st, const gr_loss_sums* sums, bool* skipped)
+{
+    double progress = gr_train_progress(run);
+    *skipped = run->pack.trained == 0 || !isfinite(sums->loss);
+    if (run->critic.n_heads > 0) *skipped = *skipped || !isfinite(run->critic.pass.sums.loss);
+    if (*skipped) return GR_OK;
+    GR_TRY(gr_optimizer_step(&run->optimizer, &run->optimizer_settings, progress, &st->grad_norm,
+                             &st->lr, skipped));
+    if (*skipped || run->critic.n_heads == 0) return GR_OK;
+    gr_optimizer_settings s = run->optimizer_settings;
+    s.lr = run->critic.s->lr;
+    return gr_optimizer_step(&run->critic.optimizer, &s, progress, &st->value_grad_norm,
+                             &st->value_lr, skipped);
+}
+
 /* One optimizer step on whole trees member[0..n). */
 static gr_status update_minibatch(gr_run* run, gr_step* st, int n, bool first)
 {
@@ -154,21 +206,11 @@ static gr_status update_minibatch(gr_run* run, gr_step* st, int n, bool first)
     GR_TRY(gr_pack_make(&run->pack, run->member, n, &c->loss, &d,
                         (int)c->optimizer.microbatch_tokens));
     gr_loss_sums sums = {0};
-    gr_optimizer_zero_grad(&run->optimizer);
-    for (int i = 0; i < run->pack.n_pieces; i++) {
-        gr_batch* piece = &run->pack.piece[i];
-        if (run->loss.kl != GR_KL_NONE) {
-            GR_TRY(gr_objective_logp(&run->reference_objective, piece, run->loss.temperature,
-                                     piece->ref_logp));
-        }
-        GR_TRY(gr_objective_step(&run->objective, piece, &run->loss, run->optimizer.grad, &sums));
-    }
-    bool skipped = run->pack.trained == 0 || !isfinite(sums.loss);
-    if (!skipped) {
-        GR_TRY(gr_optimizer_step(&run->optimizer, &run->optimizer_settings, gr_train_progress(run),
-                                 &st->grad_norm, &st->lr, &skipped));
-    }
+    bool skipped = false;
+    GR_TRY(differentiate(run, &sums));
+    GR_TRY(step_all(run, st, &sums, &skipped));
     gr_step_add_loss(st, &sums, &run->pack, first);
+    if (run->critic.n_heads > 0) gr_step_add_values(st, &run->critic.pass.sums);
     if (!skipped) {
         run->state.skipped_in_a_row = 0;
         run->state.updates++;
@@ -254,8 +296,8 @@ static gr_status save(gr_run* run, const char* label)
     gr_train_state* s = &run->state;
     GR_TRY(gr_run_log_offsets(&run->log, &s->metrics_bytes, &s->trees_bytes));
     s->weights_hash = gr_weights_hash(&run->weights);
-    return gr_checkpoint_save(run->log.dir, s, &run->weights, &run->optimizer, label,
-                              (int)run->config->checkpoint.keep);
+    return gr_checkpoint_save(run->log.dir, s, &run->weights, &run->optimizer, gr_run_critic(run),
+                              label, (int)run->config->checkpoint.keep);
 }
 
 static gr_status log_trees(gr_run* run, const gr_step* st)
@@ -315,7 +357,7 @@ static gr_status set_reference(gr_run* run)
     } else {
         GR_TRY(gr_checkpoint_find(run->log.dir, "initial", path, sizeof path));
     }
-    return gr_checkpoint_load(path, NULL, &run->reference, NULL);
+    return gr_checkpoint_load(path, NULL, &run->reference, NULL, NULL);
 }
 
 gr_status gr_train_again(gr_run* run, int64_t n)
@@ -348,7 +390,7 @@ static gr_status open_log(gr_run* run, bool* resumed)
     gr_train_state* s = &run->state;
     *s = (gr_train_state){.best_step = -1, .next_eval = c->eval.every_share};
     if (*resumed) {
-        GR_TRY(gr_checkpoint_load(path, s, &run->weights, &run->optimizer));
+        GR_TRY(gr_checkpoint_load(path, s, &run->weights, &run->optimizer, gr_run_critic(run)));
         if (s->config_hash != gr_config_hash(c)) {
             return GR_FAIL(GR_EARG, "%s: settings differ from those the run was started with", dir);
         }
@@ -371,9 +413,12 @@ static gr_status start(gr_run* run)
     const gr_config* c = run->config;
     const char* given = c->model.path[0] ? c->model.path : c->warmstart.load;
     if (given[0] != 0) {
-        GR_TRY(gr_checkpoint_load(given, NULL, &run->weights, NULL));
+        GR_TRY(gr_checkpoint_load(given, NULL, &run->weights, NULL, NULL));
     } else if (c->warmstart.steps > 0) {
         GR_TRY(gr_warmstart(run));
+    }
+    if (run->critic.n_heads > 0) {
+        gr_critic_start(&run->critic, &run->weights, (uint64_t)c->run.seed);
     }
     gr_engine_reset(&run->engine);
     return GR_OK;

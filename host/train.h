@@ -3,6 +3,7 @@
  * run.c puts the parts together (memory plan, weights, world, engine), train.c is the training step on
  * one screen, warmstart.c the supervised start, evaluate.c held-out success. */
 #pragma once
+#include "host/critic.h"
 #include "host/pack.h"
 #include "host/record.h"
 #include "host/rollout.h"
@@ -12,7 +13,7 @@ typedef enum gr_run_mode { GR_RUN_TRAIN, GR_RUN_EVAL } gr_run_mode;
 
 /* Bytes by lifetime; what `--dry-run` prints. */
 typedef struct gr_memory_plan {
-    size_t weights, optimizer, reference, kv_pool, decode, train, host;
+    size_t weights, optimizer, reference, kv_pool, decode, train, value, host;
 } gr_memory_plan;
 
 typedef struct gr_run {
@@ -25,12 +26,14 @@ typedef struct gr_run {
     gr_weights reference; /* only with a KL term */
     gr_optimizer optimizer;
     gr_objective objective, reference_objective;
+    gr_critic critic; /* without heads: the estimator needs no values */
     gr_engine engine;
     gr_envs* envs;
     gr_rollout* rollout;
     gr_rollout_settings train_settings;
     const gr_estimator* estimator;
     const void* estimator_settings;
+    int n_heads; /* of the value model; 0: none */
     gr_loss_params loss;
     gr_optimizer_settings optimizer_settings;
     gr_train_state state;
@@ -54,6 +57,11 @@ void gr_run_settings(gr_config* c);
 GR_MUST_CHECK gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                                     const char* weights_dir, bool plan_only);
 void gr_run_close(gr_run* run);
+/* Weights and moments of the value model, for checkpoints; NULL: none. */
+static inline gr_optimizer* gr_run_critic(gr_run* run)
+{
+    return run->critic.n_heads > 0 ? &run->critic.optimizer : NULL;
+}
 void gr_run_describe(
     const gr_run* run); /* device, model, objective in words, memory plan; stderr */
 

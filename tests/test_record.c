@@ -152,11 +152,11 @@ static void close_pair(pair* p)
 
 static gr_status save_a(const pair* p, const char* dir, const char* label)
 {
-    return gr_checkpoint_save(dir, &p->sa, &p->a.w, &p->a.o, label, 0);
+    return gr_checkpoint_save(dir, &p->sa, &p->a.w, &p->a.o, NULL, label, 0);
 }
 static gr_status save_b(const pair* p, const char* dir, const char* label, int keep)
 {
-    return gr_checkpoint_save(dir, &p->sb, &p->b.w, &p->b.o, label, keep);
+    return gr_checkpoint_save(dir, &p->sb, &p->b.w, &p->b.o, NULL, label, keep);
 }
 
 /* 'a' or 'b': what is found and loads, every bit compared; '-': nothing. */
@@ -167,7 +167,7 @@ static char newest(pair* p, const char* dir, const char* label)
     ASSERT_OK(gr_checkpoint_find(dir, label, path, sizeof path));
     if (path[0] == 0) return '-';
     scramble(&p->c);
-    ASSERT_OK(gr_checkpoint_load(path, &s, &p->c.w, &p->c.o));
+    ASSERT_OK(gr_checkpoint_load(path, &s, &p->c.w, &p->c.o, NULL));
     char who = s.step == 1 ? 'a' : 'b';
     assert_memory_equal(&s, who == 'a' ? &p->sa : &p->sb, sizeof s);
     assert_true(bits_of(&p->c) == (who == 'a' ? p->bits_a : p->bits_b));
@@ -200,6 +200,46 @@ static void assert_lists(const char* dir, const char* expected)
 
 /* ---- what is saved is loaded -------------------------------------------------------------------- */
 
+/* A value model rides along: heads alone, or heads on a trunk. Without one there is none to load. */
+static void a_value_model_comes_back_with_its_run(void** state)
+{
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        gr_model_config c = small, values = small;
+        values.value_heads = 1 + (int)dice(3);
+        if (round % 2) values.layers = 0;
+        model from, to, heads, other;
+        open_model(&from, &c, GR_F32);
+        open_model(&to, &c, GR_F32);
+        open_model(&heads, &values, GR_F32);
+        open_model(&other, &values, GR_F32);
+        scramble(&from);
+        scramble(&heads);
+        scramble(&other);
+        scramble(&to);
+        gr_train_state s = any_state((int64_t)dice(2000000)), back;
+        char path[1024];
+        const char* dir = fresh();
+        ASSERT_OK(gr_checkpoint_save(dir, &s, &from.w, &from.o, &heads.o, NULL, 2));
+        ASSERT_OK(gr_checkpoint_find(dir, NULL, path, sizeof path));
+        ASSERT_OK(gr_checkpoint_load(path, &back, &to.w, &to.o, &other.o));
+        assert_memory_equal(&back, &s, sizeof s);
+        assert_true(bits_of(&to) == bits_of(&from) && bits_of(&other) == bits_of(&heads));
+        assert_int_equal(other.o.step, heads.o.step);
+        scramble(&to);
+        ASSERT_OK(gr_checkpoint_load(path, &back, &to.w, &to.o, NULL)); /* the policy alone */
+        assert_true(bits_of(&to) == bits_of(&from));
+        ASSERT_OK(gr_checkpoint_save(dir, &s, &from.w, &from.o, NULL, "bare", 2));
+        ASSERT_OK(gr_checkpoint_find(dir, "bare", path, sizeof path));
+        assert_int_not_equal(gr_checkpoint_load(path, &back, &to.w, &to.o, &other.o), GR_OK);
+        assert_non_null(strstr(gr_last_error_text(), "value.safetensors"));
+        close_model(&from);
+        close_model(&to);
+        close_model(&heads);
+        close_model(&other);
+    }
+}
+
 static void every_bit_comes_back(void** state)
 {
     (void)state;
@@ -216,16 +256,16 @@ static void every_bit_comes_back(void** state)
         gr_train_state s = any_state((int64_t)dice(2000000)), back;
         char path[1024];
         const char* dir = fresh();
-        ASSERT_OK(gr_checkpoint_save(dir, &s, &from.w, &from.o, NULL, 2));
+        ASSERT_OK(gr_checkpoint_save(dir, &s, &from.w, &from.o, NULL, NULL, 2));
         ASSERT_OK(gr_checkpoint_find(dir, NULL, path, sizeof path));
         uint64_t version = to.w.version;
-        ASSERT_OK(gr_checkpoint_load(path, &back, &to.w, &to.o));
+        ASSERT_OK(gr_checkpoint_load(path, &back, &to.w, &to.o, NULL));
         assert_memory_equal(&back, &s, sizeof s);
         assert_true(bits_of(&to) == bits_of(&from));
         assert_true(to.w.version > version); /* cached keys of the old weights are stale */
         scramble(&to);
         int64_t updates = to.o.step;
-        ASSERT_OK(gr_checkpoint_load(path, NULL, &to.w, NULL)); /* weights only */
+        ASSERT_OK(gr_checkpoint_load(path, NULL, &to.w, NULL, NULL)); /* weights only */
         assert_true(gr_weights_hash(&to.w) == gr_weights_hash(&from.w));
         assert_int_equal(to.o.step, updates);
         close_model(&from);
@@ -255,7 +295,7 @@ static void shapes_come_back(void** state)
         gr_train_state s = any_state(3);
         open_model(&m, &c, GR_F32);
         scramble(&m);
-        ASSERT_OK(gr_checkpoint_save(dir, &s, &m.w, &m.o, NULL, 2));
+        ASSERT_OK(gr_checkpoint_save(dir, &s, &m.w, &m.o, NULL, NULL, 2));
         ASSERT_OK(gr_checkpoint_find(dir, NULL, path, sizeof path));
         memset(&back, 0, sizeof back);
         ASSERT_OK(gr_model_config_load(path, &back));
@@ -367,8 +407,8 @@ static void an_export_carries_what_it_came_with(void** state)
     char other[400];
     (void)snprintf(other, sizeof other, "%s/private.txt", folder);
     assert_false(gr_exists(other));
-    ASSERT_OK(gr_checkpoint_load(folder, NULL, &p.c.w, NULL));
-    ASSERT_OK(gr_checkpoint_load(source, NULL, &p.c.w, NULL));
+    ASSERT_OK(gr_checkpoint_load(folder, NULL, &p.c.w, NULL, NULL));
+    ASSERT_OK(gr_checkpoint_load(source, NULL, &p.c.w, NULL, NULL));
     assert_true(gr_weights_hash(&p.c.w) == gr_weights_hash(&p.a.w));
     assert_int_equal(gr_export(&p.a.w, folder, NULL, GR_FILE_F32, 1), GR_EARG); /* not empty */
     assert_non_null(strstr(gr_last_error_text(), "not empty"));
@@ -386,13 +426,13 @@ static void a_model_from_elsewhere_gives_its_weights(void** state)
     char file[200];
     (void)snprintf(file, sizeof file, "%s/model.safetensors", dir);
     ASSERT_OK(gr_weights_save(&p.a.w, file));
-    ASSERT_OK(gr_checkpoint_load(dir, NULL, &p.c.w, NULL));
+    ASSERT_OK(gr_checkpoint_load(dir, NULL, &p.c.w, NULL, NULL));
     assert_true(gr_weights_hash(&p.c.w) == gr_weights_hash(&p.a.w));
     gr_train_state s = p.sb;
     uint64_t before = bits_of(&p.c);
-    assert_int_equal(gr_checkpoint_load(dir, &s, &p.c.w, &p.c.o), GR_EIO);
+    assert_int_equal(gr_checkpoint_load(dir, &s, &p.c.w, &p.c.o, NULL), GR_EIO);
     assert_non_null(strstr(gr_last_error_text(), "state.json: cannot open"));
-    assert_int_equal(gr_checkpoint_load("", NULL, &p.c.w, NULL), GR_EDATA);
+    assert_int_equal(gr_checkpoint_load("", NULL, &p.c.w, NULL, NULL), GR_EDATA);
     assert_true(bits_of(&p.c) == before);
     assert_memory_equal(&s, &p.sb, sizeof s);
     close_pair(&p);
@@ -409,7 +449,7 @@ static void the_newest_are_kept_and_labels_stay(void** state)
     char path[1024], want[1024];
     for (int64_t step = 0; step <= 12; step++) {
         p.sa.step = step;
-        ASSERT_OK(gr_checkpoint_save(dir, &p.sa, &p.a.w, &p.a.o, NULL, 3));
+        ASSERT_OK(gr_checkpoint_save(dir, &p.sa, &p.a.w, &p.a.o, NULL, NULL, 3));
         if (step == 4) ASSERT_OK(save_b(&p, dir, "best", 3));
         if (step == 7) ASSERT_OK(save_b(&p, dir, "best", 1));
     }
@@ -429,7 +469,7 @@ static void the_newest_are_kept_and_labels_stay(void** state)
     ASSERT_OK(gr_checkpoint_forget(dir, 10));
     assert_lists(dir, "000010 best ");
     p.sa.step = 1234567; /* more digits than the name has room for */
-    ASSERT_OK(gr_checkpoint_save(dir, &p.sa, &p.a.w, &p.a.o, NULL, 0));
+    ASSERT_OK(gr_checkpoint_save(dir, &p.sa, &p.a.w, &p.a.o, NULL, NULL, 0));
     assert_lists(dir, "000010 1234567 best ");
     ASSERT_OK(gr_checkpoint_find(dir, NULL, path, sizeof path));
     assert_non_null(strstr(path, "/1234567"));
@@ -598,7 +638,7 @@ static void damage_is_named_and_passed_over(void** state)
         scramble(&p.c);
         uint64_t before = bits_of(&p.c), version = p.c.w.version;
         gr_train_state s = p.sa;
-        gr_status st = gr_checkpoint_load(folder, &s, &p.c.w, &p.c.o);
+        gr_status st = gr_checkpoint_load(folder, &s, &p.c.w, &p.c.o, NULL);
         assert_true(st == GR_EDATA || (st == GR_EIO && way == 0));
         assert_true(is_one_line(gr_last_error_text()));
         assert_non_null(strstr(gr_last_error_text(), folder));
@@ -651,24 +691,24 @@ static void what_does_not_belong_changes_nothing(void** state)
     const char* dir = fresh();
     char mine[300], theirs[300];
     ASSERT_OK(save_a(&p, dir, NULL));
-    ASSERT_OK(gr_checkpoint_save(dir, &p.sb, &other.w, &other.o, NULL, 0));
+    ASSERT_OK(gr_checkpoint_save(dir, &p.sb, &other.w, &other.o, NULL, NULL, 0));
     (void)snprintf(mine, sizeof mine, "%s/checkpoints/000001", dir);
     (void)snprintf(theirs, sizeof theirs, "%s/checkpoints/000002", dir);
     gr_train_state s = p.sb;
     uint64_t before = bits_of(&p.c);
-    assert_int_equal(gr_checkpoint_load(theirs, &s, &p.c.w, &p.c.o), GR_EDATA);
+    assert_int_equal(gr_checkpoint_load(theirs, &s, &p.c.w, &p.c.o, NULL), GR_EDATA);
     assert_non_null(strstr(gr_last_error_text(), "model.safetensors: tensor `"));
     size_t n = 0; /* sound files and marker, but the moments are of another model */
     char* moments = slurp(theirs, "optimizer.safetensors", &n);
     spill(mine, "optimizer.safetensors", moments, n);
     mark_again(mine);
-    assert_int_equal(gr_checkpoint_load(mine, &s, &p.c.w, &p.c.o), GR_EDATA);
+    assert_int_equal(gr_checkpoint_load(mine, &s, &p.c.w, &p.c.o, NULL), GR_EDATA);
     assert_non_null(strstr(gr_last_error_text(), "optimizer.safetensors: tensor `"));
     static const char* const states[] = {"{}", "[]", "{\"step\": \"x\"}", "{\"step\": 3}", ""};
     for (int i = 0; i < GR_COUNT(states); i++) {
         spill(mine, "state.json", states[i], strlen(states[i]));
         mark_again(mine);
-        assert_int_equal(gr_checkpoint_load(mine, &s, &p.c.w, &p.c.o), GR_EDATA);
+        assert_int_equal(gr_checkpoint_load(mine, &s, &p.c.w, &p.c.o, NULL), GR_EDATA);
         assert_non_null(strstr(gr_last_error_text(), "state.json: "));
     }
     assert_true(bits_of(&p.c) == before);
@@ -793,6 +833,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_comes_back),
+        cmocka_unit_test(a_value_model_comes_back_with_its_run),
         cmocka_unit_test(shapes_come_back),
         cmocka_unit_test(shapes_of_other_models_are_read_or_refused),
         cmocka_unit_test(an_export_carries_what_it_came_with),

@@ -130,6 +130,16 @@ static char* metrics_of(const char* dir)
     return out;
 }
 
+/* `file` of the last checkpoint, byte for byte. */
+static void assert_same_file(const char* a, const char* b, const char* file)
+{
+    char command[600];
+    (void)snprintf(command, sizeof command,
+                   "cmp %s/%s/t/checkpoints/000006/%s %s/%s/t/checkpoints/000006/%s", root, a, file,
+                   root, b, file);
+    assert_int_equal(system(command), 0);
+}
+
 static void assert_same_run(const char* a, const char* b)
 {
     char *ma = metrics_of(a), *mb = metrics_of(b);
@@ -140,12 +150,7 @@ static void assert_same_run(const char* a, const char* b)
     assert_string_equal(ma, mb);
     free(ma);
     free(mb);
-    char command[600];
-    (void)snprintf(command, sizeof command,
-                   "cmp %s/%s/t/checkpoints/000006/model.safetensors "
-                   "%s/%s/t/checkpoints/000006/model.safetensors",
-                   root, a, root, b);
-    assert_int_equal(system(command), 0);
+    assert_same_file(a, b, "model.safetensors");
 }
 
 static void setup_reference(void)
@@ -225,6 +230,34 @@ static void killed_anywhere_it_resumes_bit_for_bit(void** state)
             assert_true(status == 0 || status == 137);
         }
         assert_same_run("reference", dir);
+    }
+}
+
+/* Weights, moments and steps of the value model are part of a checkpoint, whichever trunk it has. */
+static void a_value_model_resumes_bit_for_bit(void** state)
+{
+    (void)state;
+    static const char* const backbones[] = {"separate", "shared"};
+    for (int b = 0; b < GR_COUNT(backbones); b++) {
+        char whole[32], cut[32], backbone[64];
+        const char* more[] = {"advantage.estimator=gae", "value.lr=1e-2", "eval.tasks=4",
+                              "value.clip=0.2", backbone};
+        (void)snprintf(backbone, sizeof backbone, "value.backbone=%s", backbones[b]);
+        (void)snprintf(whole, sizeof whole, "%s_whole", backbones[b]);
+        (void)snprintf(cut, sizeof cut, "%s_cut", backbones[b]);
+        assert_int_equal(train(whole, GR_COUNT(more), more), 0);
+        for (int kills = 1, status = 137; status != 0; kills++) {
+            char fault[64];
+            (void)snprintf(fault, sizeof fault, "kill:record.rename:%d", 6);
+            status = finish(start_train(kills < 4 ? fault : NULL, cut, GR_COUNT(more), more));
+            assert_int_equal(status, kills < 4 ? 137 : 0);
+        }
+        assert_same_run(whole, cut);
+        assert_same_file(whole, cut, "value.safetensors");
+        assert_same_file(whole, cut, "value_optimizer.safetensors");
+        char* text = slurp(whole, "/t/metrics.jsonl");
+        assert_non_null(strstr(text, "\"value/explained\": 0."));
+        free(text);
     }
 }
 
@@ -473,24 +506,25 @@ static void damaged_checkpoints_are_refused_or_passed_over(void** state)
     assert_int_equal(finish(start(NULL, "eval", args, 1)), 0); /* the one before */
 }
 
-static void it_learns(void** state)
+/* Held-out success before and after a run of 60 steps. */
+static void learn(const char* dir, int n_own, const char* const* own)
 {
-    (void)state;
-    if (getenv("GR_SKIP_LEARNING") != NULL) skip();
-    const char* more[] = {"run.steps=60",
-                          "frozenlake.size=3",
-                          "optimizer.lr=2e-3",
-                          "model.width=32",
-                          "model.layers=2",
-                          "warmstart.steps=80",
-                          "eval.tasks=300",
-                          "eval.every=0",
-                          "checkpoint.every=0",
-                          "log.trees_every=0",
-                          "rollout.groups_per_step=24",
-                          "optimizer.microbatch_tokens=4096"};
-    assert_int_equal(train("learns", GR_COUNT(more), more), 0);
-    char* text = slurp("learns", "/t/metrics.jsonl");
+    const char* more[24] = {"run.steps=60",
+                            "frozenlake.size=3",
+                            "optimizer.lr=2e-3",
+                            "model.width=32",
+                            "model.layers=2",
+                            "warmstart.steps=80",
+                            "eval.tasks=300",
+                            "eval.every=0",
+                            "checkpoint.every=0",
+                            "log.trees_every=0",
+                            "rollout.groups_per_step=24",
+                            "optimizer.microbatch_tokens=4096"};
+    int n = 12;
+    for (int i = 0; i < n_own; i++) more[n++] = own[i];
+    assert_int_equal(train(dir, n, more), 0);
+    char* text = slurp(dir, "/t/metrics.jsonl");
     assert_non_null(text);
     double first = (double)NAN, last = (double)NAN;
     for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
@@ -503,6 +537,21 @@ static void it_learns(void** state)
     free(text);
     print_message("held-out success %.2f -> %.2f\n", first, last);
     assert_true(last >= first + 0.15);
+}
+
+static void it_learns(void** state)
+{
+    (void)state;
+    if (getenv("GR_SKIP_LEARNING") != NULL) skip();
+    learn("learns", 0, NULL);
+}
+
+static void it_learns_from_values(void** state)
+{
+    (void)state;
+    if (getenv("GR_SKIP_LEARNING") != NULL) skip();
+    const char* own[] = {"advantage.estimator=gae", "rollout.strategy=flat"};
+    learn("learns_values", GR_COUNT(own), own);
 }
 
 static int make_root(void** state)
@@ -543,8 +592,10 @@ int main(void)
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
         cmocka_unit_test(killed_anywhere_it_resumes_bit_for_bit),
+        cmocka_unit_test(a_value_model_resumes_bit_for_bit),
         cmocka_unit_test(a_run_that_diverges_says_so),
         cmocka_unit_test(it_learns),
+        cmocka_unit_test(it_learns_from_values),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

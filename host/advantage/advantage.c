@@ -6,13 +6,8 @@
 #include <string.h>
 
 const gr_estimator* const gr_estimators[] = {
-    &gr_estimator_grpo,
-    &gr_estimator_dr_grpo,
-    &gr_estimator_rloo,
-    &gr_estimator_tree_grpo,
-    &gr_estimator_sibling,
-    &gr_estimator_gigpo,
-    NULL,
+    &gr_estimator_grpo,    &gr_estimator_dr_grpo, &gr_estimator_rloo, &gr_estimator_tree_grpo,
+    &gr_estimator_sibling, &gr_estimator_gigpo,   &gr_estimator_gae,  NULL,
 };
 
 const gr_estimator* gr_estimator_find(const char* name)

@@ -148,7 +148,7 @@ gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where, cons
     GR_TRY(gr_config_load(c, config, w->n_overrides, w->override));
     GR_TRY(gr_run_open(run, c, mode, checkpoint, false));
     GR_TRY(gr_checkpoint_load(checkpoint, &run->state, &run->weights,
-                              mode == GR_RUN_TRAIN ? &run->optimizer : NULL));
+                              mode == GR_RUN_TRAIN ? &run->optimizer : NULL, gr_run_critic(run)));
     (void)snprintf(run->log.dir, sizeof run->log.dir, "%s", where); /* no files are open */
     gr_engine_reset(&run->engine);
     return GR_OK;
