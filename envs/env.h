@@ -66,6 +66,8 @@ struct gr_world {
      * settings say how good demonstrators are. Returns its length in bytes. */
     int (*demonstrate)(void* self, const void* state, uint64_t key, int turn, char* action,
                        int cap);
+    /* What the demonstrator is after in this state, a word or two; NULL: "goal". Returns its length. */
+    int (*subgoal)(void* self, const void* state, char* text, int cap);
     const gr_async* async; /* NULL: in process */
 };
 

@@ -5,6 +5,7 @@
  * are privileged: progress counts the moves of both legs. */
 #include "envs/keydoor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define S gr_lake_settings
@@ -194,6 +195,13 @@ static int keydoor_demonstrate(void* self, const void* state, uint64_t key, int 
     return gr_lake_action_text(a, action, cap);
 }
 
+static int keydoor_subgoal(void* self, const void* state, char* text, int cap)
+{
+    const gr_keydoor* k = state;
+    (void)self;
+    return snprintf(text, (size_t)cap, "%s", k->has_key ? "door" : "key");
+}
+
 const gr_world gr_world_keydoor = {
     .name = "keydoor",
     .block = &block,
@@ -211,4 +219,5 @@ const gr_world gr_world_keydoor = {
     .step = keydoor_step,
     .fork = keydoor_fork,
     .demonstrate = keydoor_demonstrate,
+    .subgoal = keydoor_subgoal,
 };

@@ -33,7 +33,7 @@ typedef struct gr_config_rollout {
     char strategy[GR_TEXT_MAX];
     int64_t group, groups_per_step, tokens_per_step, max_turns, max_turn_tokens, max_context;
     int64_t max_tree_turns, max_live, max_rows, kv_pages, refill_max;
-    int on_cap, refill;
+    int on_cap, refill, interface;
     double temperature, top_p, min_p;
     int64_t top_k;
 } gr_config_rollout;
@@ -79,6 +79,7 @@ typedef struct gr_config_log {
     bool quiet, json;
 } gr_config_log;
 
+enum { GR_INTERFACE_PLAIN, GR_INTERFACE_HIPER };
 enum { GR_ON_CAP_INVALID, GR_ON_CAP_END };
 enum { GR_REFILL_NONE, GR_REFILL_RESAMPLE, GR_REFILL_EXTEND };
 enum { GR_WEIGHT_PER_LEAF, GR_WEIGHT_SPLIT, GR_WEIGHT_INV_SQRT, GR_WEIGHT_ONCE_MEAN };

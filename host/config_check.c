@@ -9,6 +9,9 @@
 
 static const char shape[] =
     "layers|width|heads|kv_heads|head_dim|mlp|vocab|rope_theta|norm_eps|qkv_bias|qk_norm|tied";
+static const char hierarchy[] =
+    "switch_adv|gamma|lambda_low|lambda_high|keep|keep_penalty|consistency_penalty|"
+    "invalid_penalty|bootstrap|normalise";
 static const char learning[] = "batch|lr|warmup_steps|final_ratio";
 
 /* The keys act only where the condition holds. */
@@ -20,6 +23,7 @@ static const struct {
     {"model", "reference", "!loss.kl=none"},
     {"rollout", "refill_max", "!rollout.refill=none"},
     {"optimizer", "final_ratio", "!optimizer.schedule=constant"},
+    {"hiper", hierarchy, "advantage.estimator=hae"},
     {"value", "coef", "value.backbone=shared"},
     {"warmstart", "steps|load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},
@@ -111,6 +115,11 @@ static gr_status check_rollout(const gr_config* c)
                        (long long)r->kv_pages, (long long)r->max_context,
                        (long long)path_pages(r) + 2);
     }
+    if (strcmp(c->advantage.estimator, "hae") == 0 && r->interface != GR_INTERFACE_HIPER) {
+        return GR_FAIL(GR_EARG,
+                       "advantage.estimator = hae needs rollout.interface = hiper: it gives "
+                       "credit to switches, subgoals and actions");
+    }
     if (r->max_tree_turns > 0 && r->max_tree_turns < r->group) {
         return GR_FAIL(GR_EARG,
                        "rollout.max_tree_turns = %lld is less than one turn for each branch of "
@@ -192,7 +201,7 @@ gr_status gr_config_check_train(const gr_config* c)
     if (c->log.quiet && c->log.json) {
         return GR_FAIL(GR_EARG, "log.json has no effect: log.quiet is set");
     }
-    bool compares = !gr_choice_has("gae", c->advantage.estimator);
+    bool compares = !gr_choice_has("gae|hae", c->advantage.estimator);
     if (r->group == 1 && strcmp(r->strategy, "flat") == 0 && compares) {
         return GR_FAIL(GR_EARG, "rollout.group = 1 with rollout.strategy = flat: every advantage "
                                 "would be 0");

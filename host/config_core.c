@@ -76,6 +76,8 @@ static const gr_setting rollout[] = {
     GR_SET_CHOICE(
         S, on_cap, "invalid|end", GR_ON_CAP_INVALID,
         "an action that meets max_turn_tokens: is invalid, or ends the episode truncated"),
+    GR_SET_CHOICE(S, interface, "plain|hiper", GR_INTERFACE_PLAIN,
+                  "what model and world exchange: text as it is, or switch, subgoal and action"),
     GR_SET_CHOICE(S, refill, "none|resample|extend", GR_REFILL_NONE,
                   "groups whose advantages are all 0: keep, draw another task, or add branches"),
     GR_SET_REAL(S, temperature, 1e-3, 100, 1, "of training rollouts and of the loss"),
@@ -93,7 +95,7 @@ static const gr_setting scorer[] = {
 
 #define S gr_config_advantage
 static const gr_setting advantage[] = {
-    GR_SET_TEXT(S, estimator, "grpo", "grpo, rloo, dr_grpo, tree_grpo, sibling, gigpo or gae"),
+    GR_SET_TEXT(S, estimator, "grpo", "grpo, rloo, dr_grpo, tree_grpo, sibling, gigpo, gae or hae"),
     GR_SET_REAL(S, eps, 0, 1, 1e-6, "added to the deviation that rewards are divided by"),
 };
 #undef S

@@ -13,7 +13,7 @@ static const gr_setting table[] = {
                 "a value moves at most this far in a step before its error counts; 0: any"),
 };
 const gr_block gr_critic_block =
-    GR_BLOCK(gr_critic_settings, "value", "advantage.estimator=gae", table);
+    GR_BLOCK(gr_critic_settings, "value", "advantage.estimator=gae|hae", table);
 
 void gr_critic_layout(gr_critic* c, int n_heads, const gr_critic_settings* s, gr_objective* policy,
                       int64_t max_tokens, bool recompute, gr_arena* host, gr_arena* device)

@@ -42,9 +42,11 @@ static void objective(const gr_run* run)
                (int)l->kl);
     }
     if (l->entropy_coef != 0) gr_log("           - %.3g x entropy", l->entropy_coef);
-    gr_log("           groups whose advantages are all 0 are %s",
-           c->loss.count_idle_groups ? "counted in the denominators" : "left out");
-    if (run->critic.n_heads == 0) return;
+    if (run->critic.n_heads == 0) {
+        gr_log("           groups whose advantages are all 0 are %s",
+               c->loss.count_idle_groups ? "counted in the denominators" : "left out");
+        return;
+    }
     const gr_critic_settings* v = run->critic.s;
     gr_log("values     %d scalar head%s on %s; squared error%s, rate %.3g", run->critic.n_heads,
            run->critic.n_heads > 1 ? "s" : "",

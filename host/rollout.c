@@ -46,7 +46,7 @@ struct gr_rollout {
     int64_t node_cap;
     uint64_t* uid;
     int64_t uid_cap;
-    char text[TEXT_MAX];
+    char text[TEXT_MAX], shown[TEXT_MAX * 2];
     int32_t token[TEXT_MAX * 2];
 };
 
@@ -143,7 +143,7 @@ static void branch_out(gr_rollout* r, grower* g, int node, int k, int branch)
                                     .n_children = made,
                                     .uid = r->uid,
                                     .sampling = r->s->sampling,
-                                    .stop = gr_envs_world(r->envs)->stop,
+                                    .stop = gr_rollout_stop(r->s, gr_envs_world(r->envs)),
                                     .max_tokens = r->s->max_turn_tokens,
                                     .purpose = r->s->purpose,
                                 });
@@ -153,6 +153,38 @@ static void end_branch(grower* g, int node, gr_node_status status)
 {
     gr_tree_close(g->tree, node, status);
     g->running--;
+}
+
+/* ---- what passes between model and world, by the interface ----------------------------------------- */
+
+const char* gr_rollout_stop(const gr_rollout_settings* s, const gr_world* world)
+{
+    return s->plan != NULL ? gr_plan_stop(s->plan->tags) : world->stop;
+}
+
+/* The part of r->text, *n bytes, that is for the world; valid until the next call. */
+static const char* action_of(gr_rollout* r, int* n)
+{
+    if (r->s->plan == NULL) return r->text;
+    gr_plan p;
+    gr_plan_parse(r->text, *n, r->s->plan->tags, &p);
+    *n = gr_plan_action(&p, r->text, *n, gr_envs_world(r->envs)->stop, r->shown, sizeof r->shown);
+    return r->shown;
+}
+
+/* Tokens of an observation that answers `node` (the root: opens the episode) behind r->token[at];
+ * returns their number. */
+static int encode_obs(gr_rollout* r, const gr_tree* t, int node, const gr_obs* o, int at)
+{
+    const char* text = o->text;
+    int n = o->n_text;
+    if (r->s->plan != NULL) {
+        int n_said = node > 0 ? gr_tree_action_text(t, node, r->text, TEXT_MAX) : 0;
+        n = gr_plan_show(r->s->plan, node > 0 ? r->text : NULL, n_said, o->text, o->n_text,
+                         r->shown, sizeof r->shown);
+        text = r->shown;
+    }
+    return gr_encode(text, n, r->token + at, GR_COUNT(r->token) - at);
 }
 
 static void on_action(gr_rollout* r, const gr_reply* a)
@@ -170,7 +202,8 @@ static void on_action(gr_rollout* r, const gr_reply* a)
         return;
     }
     int n = gr_decode(a->token, a->n_tokens, r->text, TEXT_MAX);
-    gr_envs_step(r->envs, t->env[node], r->text, n, tag_of(r, g, node));
+    const char* action = action_of(r, &n);
+    gr_envs_step(r->envs, t->env[node], action, n, tag_of(r, g, node));
 }
 
 static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
@@ -181,7 +214,7 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
         end_branch(g, node, GR_ERROR);
         return;
     }
-    int n = gr_encode(e->obs->text, e->obs->n_text, r->token, GR_COUNT(r->token));
+    int n = encode_obs(r, t, node, e->obs, 0);
     bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
     if (fits) gr_tree_set_obs(t, node, r->token, n);
@@ -212,7 +245,7 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
     const char* prompt = gr_envs_world(r->envs)->prompt;
     int n = gr_encode(prompt, (int)strlen(prompt), r->token, TEXT_MAX);
     if (e->error == GR_ENV_OK) {
-        n += gr_encode(e->obs->text, e->obs->n_text, r->token + n, GR_COUNT(r->token) - n);
+        n += encode_obs(r, t, 0, e->obs, n);
     }
     if (!g->task->extend) {
         gr_tree_add_root(t, r->token, n, r->horizon);

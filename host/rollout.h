@@ -1,6 +1,7 @@
 /* rollout.h - grows the trees of one step: engine, world, strategy and scorer meet here. Level 6. */
 #pragma once
 #include "host/config.h"
+#include "host/hiper.h"
 #include "host/scorer/scorer.h"
 #include "host/strategy/strategy.h"
 
@@ -11,6 +12,7 @@ typedef struct gr_rollout_settings {
     const void* scorer_settings;
     int group, max_turns, max_turn_tokens, max_context, on_cap;
     int64_t max_tree_turns;
+    const gr_hiper_settings* plan; /* the interface of HiPER; NULL: plain text in and out */
     gr_sampling sampling;
     gr_purpose purpose;
 } gr_rollout_settings;
@@ -40,6 +42,9 @@ GR_MUST_CHECK gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings*
 const gr_rollout_times* gr_rollout_time(const gr_rollout* r); /* since open */
 /* What the loop is waiting for, in words, for the watchdog and progress line; any thread. */
 const char* gr_rollout_phase(const gr_rollout* r);
+
+/* The text that ends a turn. */
+const char* gr_rollout_stop(const gr_rollout_settings* s, const gr_world* world);
 
 /* uid of a root: hash of (run seed, purpose, step, slot, attempt). */
 uint64_t gr_rollout_key(uint64_t run_seed, gr_purpose purpose, const gr_rollout_task* task);

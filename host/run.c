@@ -26,6 +26,7 @@ void gr_run_settings(gr_config* c)
         if (gr_estimators[i]->block != NULL) gr_config_register(c, gr_estimators[i]->block);
     }
     gr_config_register(c, &gr_critic_block);
+    gr_config_register(c, &gr_hiper_block);
 }
 
 static void model_config(const gr_config* c, gr_model_config* m)
@@ -152,6 +153,8 @@ static gr_status choose(gr_run* run)
         .max_context = (int)c->rollout.max_context,
         .on_cap = c->rollout.on_cap,
         .max_tree_turns = c->rollout.max_tree_turns,
+        .plan = c->rollout.interface == GR_INTERFACE_HIPER ? gr_config_block(c, gr_hiper_block.name)
+                                                           : NULL,
         .sampling = {.temperature = (float)c->rollout.temperature, .top_p = 1},
         .purpose = GR_FOR_TRAIN,
     };

@@ -10,13 +10,17 @@
 #include "host/progress.h"
 #include "host/train.h"
 
-enum { KEY_WARMSTART = 0x7761726d, ACTION_MAX = 64 };
+enum { KEY_WARMSTART = 0x7761726d, ACTION_MAX = 64, SUBGOAL_MAX = 32, TURN_MAX = 256 };
 
 /* Episodes written one after the other until the micro-batch is full. */
 typedef struct demos {
     gr_batch batch;
     int max_tokens;
     int64_t caps[9];
+    char turn[TURN_MAX]; /* what was said last */
+    int n_turn;
+    /* with the interface of HiPER */
+    char subgoal[SUBGOAL_MAX], shown[2 * GR_OBS_MAX];
 } demos;
 
 static void demos_open(demos* d, int max_tokens)
@@ -47,17 +51,52 @@ static void append(gr_batch* b, const char* text, int n_text)
     b->n_tokens += gr_encode(text, n_text, b->token + b->n_tokens, n_text);
 }
 
-/* The demonstrator's next action as tokens that are learnt. */
-static int append_action(gr_run* run, gr_batch* b, int handle, uint64_t key, int turn, char* action)
+/* The demonstrator's turn around its action into d->turn: SWITCH where it is after something else
+ * than before. */
+static void write_turn(gr_run* run, demos* d, int handle, int turn, const char* action, int n)
 {
+    const gr_hiper_settings* plan = run->train_settings.plan;
+    const gr_world* world = gr_envs_world(run->envs);
+    char subgoal[SUBGOAL_MAX] = "goal";
+    if (plan == NULL) {
+        memcpy(d->turn, action, (size_t)n);
+        d->n_turn = n;
+        return;
+    }
+    if (world->subgoal != NULL) {
+        world->subgoal(gr_envs_self(run->envs), gr_envs_state(run->envs, handle), subgoal,
+                       SUBGOAL_MAX);
+    }
+    bool switched = turn == 0 || strcmp(subgoal, d->subgoal) != 0;
+    memcpy(d->subgoal, subgoal, sizeof subgoal);
+    d->n_turn =
+        gr_plan_write(plan->tags, switched, subgoal, action, n, world->stop, d->turn, TURN_MAX);
+}
+
+/* The demonstrator's next turn as tokens that are learnt; returns the length of its action. */
+static int append_action(gr_run* run, demos* d, int handle, uint64_t key, int turn, char* action)
+{
+    gr_batch* b = &d->batch;
     int n = gr_envs_world(run->envs)->demonstrate(
         gr_envs_self(run->envs), gr_envs_state(run->envs, handle), key, turn, action, ACTION_MAX);
-    for (int i = 0; i < n; i++) {
+    write_turn(run, d, handle, turn, action, n);
+    for (int i = 0; i < d->n_turn; i++) {
         b->src[b->n_rows] = b->n_tokens - 1 + i;
-        b->target[b->n_rows++] = (unsigned char)action[i];
+        b->target[b->n_rows++] = (unsigned char)d->turn[i];
     }
-    append(b, action, n);
+    append(b, d->turn, d->n_turn);
     return n;
+}
+
+/* What the learner sees of an observation; *n becomes its length. */
+static const char* show(gr_run* run, demos* d, int turn, const gr_obs* o, int* n)
+{
+    const gr_hiper_settings* plan = run->train_settings.plan;
+    *n = o->n_text;
+    if (plan == NULL) return o->text;
+    *n = gr_plan_show(plan, turn > 0 ? d->turn : NULL, d->n_turn, o->text, o->n_text, d->shown,
+                      sizeof d->shown);
+    return d->shown;
 }
 
 /* Plays one episode behind the others; *fits is false, with nothing changed, when the micro-batch is
@@ -78,11 +117,13 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
         if (!gr_envs_poll(run->envs, &e, true) || e.error != GR_ENV_OK) {
             return GR_FAIL(GR_EDATA, "warmstart: the environment failed");
         }
-        int next = b->n_tokens + e.obs->n_text + ACTION_MAX;
+        int n_text = 0;
+        const char* text = show(run, d, turn, e.obs, &n_text);
+        int next = b->n_tokens + n_text + (run->train_settings.plan ? TURN_MAX : ACTION_MAX);
         *fits = next <= d->max_tokens;
         if (e.obs->end != GR_RUNNING || next > longest || !*fits) break;
-        append(b, e.obs->text, e.obs->n_text);
-        int n = append_action(run, b, handle, key, turn, action);
+        append(b, text, n_text);
+        int n = append_action(run, d, handle, key, turn, action);
         gr_envs_step(run->envs, handle, action, n, 0);
     }
     gr_envs_free(run->envs, handle);

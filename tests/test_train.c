@@ -256,7 +256,7 @@ static void a_value_model_resumes_bit_for_bit(void** state)
         assert_same_file(whole, cut, "value.safetensors");
         assert_same_file(whole, cut, "value_optimizer.safetensors");
         char* text = slurp(whole, "/t/metrics.jsonl");
-        assert_non_null(strstr(text, "\"value/explained\": 0."));
+        assert_non_null(strstr(text, "\"value/loss\": 0."));
         free(text);
     }
 }

@@ -33,8 +33,10 @@ ctest --preset tsan -R '^(engine|rollout)$'
 
 step "fuzz targets, briefly"
 cmake --preset fuzz >/dev/null
-cmake --build --preset fuzz --target fuzz_config fuzz_protocol fuzz_safetensors fuzz_gguf
-for t in config protocol safetensors gguf; do
+fuzz="config plan protocol safetensors gguf"
+# shellcheck disable=SC2086 # a list
+cmake --build --preset fuzz --target $(printf 'fuzz_%s ' $fuzz)
+for t in $fuzz; do
     found=$(mktemp -d) # new inputs go here, the corpus stays as it is
     build/fuzz/fuzz_$t -runs=20000 -max_len=4096 -close_fd_mask=3 "$found" "tests/corpus/fuzz_$t"
     rm -r "$found"

@@ -6,8 +6,9 @@
 #include <string.h>
 
 const gr_estimator* const gr_estimators[] = {
-    &gr_estimator_grpo,    &gr_estimator_dr_grpo, &gr_estimator_rloo, &gr_estimator_tree_grpo,
-    &gr_estimator_sibling, &gr_estimator_gigpo,   &gr_estimator_gae,  NULL,
+    &gr_estimator_grpo,      &gr_estimator_dr_grpo, &gr_estimator_rloo,
+    &gr_estimator_tree_grpo, &gr_estimator_sibling, &gr_estimator_gigpo,
+    &gr_estimator_gae,       &gr_estimator_hae,     NULL,
 };
 
 const gr_estimator* gr_estimator_find(const char* name)

@@ -94,7 +94,8 @@ typedef struct gr_estimator {
 } gr_estimator;
 
 extern const gr_estimator gr_estimator_grpo, gr_estimator_dr_grpo, gr_estimator_rloo,
-    gr_estimator_tree_grpo, gr_estimator_sibling, gr_estimator_gigpo, gr_estimator_gae;
+    gr_estimator_tree_grpo, gr_estimator_sibling, gr_estimator_gigpo, gr_estimator_gae,
+    gr_estimator_hae;
 extern const gr_estimator* const gr_estimators[]; /* NULL-terminated */
 const gr_estimator* gr_estimator_find(const char* name);
 

@@ -172,17 +172,18 @@ static gr_status replay(const options* o, gr_config* c, gr_run* run, record* r)
     uint64_t uid =
         strtoull(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->node, "uid")), NULL, 16);
     const gr_rollout_settings* s = &run->train_settings;
-    gr_engine_submit(&run->engine, &(gr_request){
-                                       .seq = gr_engine_open_seq(&run->engine),
-                                       .context = r->context,
-                                       .n_context = r->n_context,
-                                       .n_children = 1,
-                                       .uid = &uid,
-                                       .sampling = s->sampling,
-                                       .stop = gr_envs_world(run->envs)->stop,
-                                       .max_tokens = s->max_turn_tokens,
-                                       .purpose = GR_FOR_TRAIN,
-                                   });
+    gr_engine_submit(&run->engine,
+                     &(gr_request){
+                         .seq = gr_engine_open_seq(&run->engine),
+                         .context = r->context,
+                         .n_context = r->n_context,
+                         .n_children = 1,
+                         .uid = &uid,
+                         .sampling = s->sampling,
+                         .stop = gr_rollout_stop(&run->train_settings, gr_envs_world(run->envs)),
+                         .max_tokens = s->max_turn_tokens,
+                         .purpose = GR_FOR_TRAIN,
+                     });
     gr_reply a;
     while (!gr_engine_idle(&run->engine)) {
         GR_TRY(gr_engine_step(&run->engine));
