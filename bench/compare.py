@@ -31,7 +31,8 @@ REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
               text="4x4, 45 % holes, base from 20 % holes and noise 0.55, horizon 12"),
     "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
               text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
-    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[],
+    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[], more=["turn_gae", "hiper_term", "hiper_gain"],
+              configs={"hiper_term": "configs/keydoor_hiper.json", "hiper_gain": "configs/keydoor_hiper.json"},
               method_set={"tree_random": ["patr.interval=5"], "patr": ["patr.interval=5"]},
               text="key and door, 6x6, 15 % holes, base from noise 0.6 (start success 3 %), horizon 20"),
 }
@@ -46,9 +47,27 @@ METHODS = {
                   "advantage.estimator=tree_grpo"],
     "patr": ["rollout.strategy=patr", "rollout.group=4", "patr.interval=2"],
     "patr_retro": ["rollout.strategy=patr_retro", "rollout.group=4"],
+    # Compared where a regime lists them under `more`.
+    "turn_gae": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=gae"],
+    "hiper_term": ["hiper.switch_adv=term_head"],
+    "hiper_gain": ["hiper.switch_adv=gain"],
 }
+SOME = ["turn_gae", "hiper_term", "hiper_gain"]
 TUNING_SEEDS = [101, 102, 103]  # two do not show how often a rate collapses
 SEEDS = [1, 2, 3, 4, 5]
+
+
+def methods_of(regime):
+    return [m for m in METHODS if m not in SOME or m in REGIMES[regime].get("more", [])]
+
+
+def config_of(regime, method):
+    return REGIMES[regime].get("configs", {}).get(method, REGIMES[regime]["config"])
+
+
+def base_of(regime, config):
+    """Name of the run whose initial weights all methods with this configuration begin from."""
+    return "base" if config == REGIMES[regime]["config"] else "base-" + os.path.splitext(os.path.basename(config))[0]
 
 
 def run_name(method, rate, seed):
@@ -59,12 +78,12 @@ def run_dir(regime, name):
     return os.path.join(ROOT, "runs", "compare", regime, name)
 
 
-def grove(args, regime, name, overrides):
+def grove(args, regime, name, overrides, config):
     """Runs one training to its end, unless it is finished; returns its metrics."""
     directory = run_dir(regime, name)
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     if not os.path.exists(os.path.join(directory, "finished")) and not args.report_only:
-        command = [args.grove, "train", REGIMES[regime]["config"], f"run.dir=runs/compare/{regime}",
+        command = [args.grove, "train", config, f"run.dir=runs/compare/{regime}",
                    f"run.name={name}", "log.quiet=true", "log.trees_every=0", "checkpoint.every=0",
                    "device.threads=1", *REGIMES[regime]["set"], *overrides]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -79,12 +98,13 @@ def grove(args, regime, name, overrides):
 
 def train(args, regime, method, rate, seed):
     """One run; tuning seeds are evaluated at the end only."""
-    base = os.path.join(run_dir(regime, "base"), "checkpoints", "initial")
+    config = config_of(regime, method)
+    base = os.path.join(run_dir(regime, base_of(regime, config)), "checkpoints", "initial")
     metrics = grove(args, regime, run_name(method, rate, seed),
                     [*METHODS[method], *REGIMES[regime].get("method_set", {}).get(method, []),
                      f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
                      f"budget.turns={REGIMES[regime]['turns']}", f"warmstart.load={base}",
-                     *(["eval.every_share=1"] if seed in TUNING_SEEDS else [])])
+                     *(["eval.every_share=1"] if seed in TUNING_SEEDS else [])], config)
     print(f"{regime} {run_name(method, rate, seed)}: {final(metrics)['success']:.3f}", flush=True)
     return metrics
 
@@ -133,10 +153,15 @@ def curve(runs):
     return out
 
 
+def own_bases(regime, runs):
+    own = [m for m in runs if config_of(regime, m) != REGIMES[regime]["config"]]
+    return f" but {', '.join(own)}, whose base learnt the same demonstrations with switch, subgoal and action" if own else ""
+
+
 def report(args, regime, best, tuned, runs):
     out = [f"# Regime {regime}: {REGIMES[regime]['text']}", "",
            f"Budget {REGIMES[regime]['turns']} environment turns (scorer calls of this comparison cost none), "
-           f"{len(SEEDS)} seeds, 500 held-out maps, one base model for all. Rates tried: "
+           f"{len(SEEDS)} seeds, 500 held-out maps, one base model for all{own_bases(regime, runs)}. Rates tried: "
            f"{', '.join(f'{r:g}' for r in RATES[regime])} on seeds {', '.join(map(str, TUNING_SEEDS))}, which are "
            f"not reported.", "",
            f"    bench/compare.py {regime}", "",
@@ -176,11 +201,13 @@ def main():
     p.add_argument("regime", choices=REGIMES)
     p.add_argument("--grove", default=os.path.join(ROOT, "build", "release", "grove"))
     p.add_argument("--jobs", type=int, default=2)
-    p.add_argument("--methods", nargs="*", default=list(METHODS))
+    p.add_argument("--methods", nargs="*", choices=METHODS, help="default: those of the regime")
     p.add_argument("--report-only", action="store_true")
     args = p.parse_args()
     regime = args.regime
-    grove(args, regime, "base", ["budget.tokens=1", "run.seed=7", "eval.tasks=0"])
+    args.methods = args.methods or methods_of(regime)
+    for config in dict.fromkeys(config_of(regime, m) for m in args.methods):
+        grove(args, regime, base_of(regime, config), ["budget.tokens=1", "run.seed=7", "eval.tasks=0"], config)
     with ThreadPoolExecutor(args.jobs) as pool:
         jobs = [(m, r, s) for m in args.methods for r in RATES[regime] for s in TUNING_SEEDS]
         runs = dict(zip(jobs, pool.map(lambda j: train(args, regime, *j), jobs)))
