@@ -15,25 +15,40 @@ static const gr_setting table[] = {
 const gr_block gr_critic_block =
     GR_BLOCK(gr_critic_settings, "value", "advantage.estimator=gae|hae", table);
 
-void gr_critic_layout(gr_critic* c, int n_heads, const gr_critic_settings* s, gr_objective* policy,
-                      int64_t max_tokens, bool recompute, gr_arena* host, gr_arena* device)
+void gr_critic_layout(gr_critic* c, int n_heads, const gr_critic_settings* s,
+                      const gr_weights* policy, int64_t max_tokens, gr_arena* host,
+                      gr_arena* device)
 {
-    gr_model_config m = policy->w->config;
+    gr_model_config m = policy->config;
     bool shared = s->backbone == GR_BACKBONE_SHARED;
     m.value_heads = n_heads;
     if (shared) m.layers = 0;
     *c = (gr_critic){.n_heads = n_heads, .s = s};
-    gr_weights_layout(&c->w, policy->w->dev, &m, true, host, device);
+    gr_weights_layout(&c->w, policy->dev, &m, true, host, device);
     gr_optimizer_layout(&c->optimizer, &c->w, device);
     gr_value_layout(&c->value, &c->w, max_tokens, host, device);
-    if (!shared) {
-        gr_objective_layout(&c->objective, &c->w, max_tokens, m.max_context, true, recompute, host,
-                            device);
-    }
-    c->reader = shared ? policy : &c->objective;
     c->pass = (gr_value_pass){.value = &c->value,
                               .params = {.coef = shared ? s->coef : 1, .clip = s->clip},
                               .grad = c->optimizer.grad};
+}
+
+void gr_critic_layout_objectives(gr_critic* c, gr_objective* policy, const gr_weights* weights,
+                                 int64_t max_tokens, bool recompute, gr_arena* host,
+                                 gr_arena* device)
+{
+    int max_path = weights->config.max_context;
+    size_t begin = gr_arena_mark(device);
+    gr_objective_layout(policy, weights, max_tokens, max_path, true, recompute, host, device);
+    if (c->n_heads == 0) return;
+    c->reader = policy;
+    if (c->s->backbone == GR_BACKBONE_SEPARATE) {
+        size_t end = gr_arena_mark(device);
+        gr_arena_release(device, begin);
+        gr_objective_layout(&c->objective, &c->w, max_tokens, max_path, true, recompute, host,
+                            device);
+        device->used = GR_MAX(device->used, end);
+        c->reader = &c->objective;
+    }
     gr_objective_set_values(c->reader, &c->pass);
 }
 

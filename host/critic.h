@@ -27,9 +27,15 @@ typedef struct gr_critic {
     gr_objective* reader; /* whose hidden rows the heads read: its own, or the policy's */
 } gr_critic;
 
-/* `policy` is laid out before. Two passes (arena.h). */
-void gr_critic_layout(gr_critic* c, int n_heads, const gr_critic_settings* s, gr_objective* policy,
-                      int64_t max_tokens, bool recompute, gr_arena* host, gr_arena* device);
+/* Parameters, moments and values; `policy` has been laid out. Two passes (arena.h). */
+void gr_critic_layout(gr_critic* c, int n_heads, const gr_critic_settings* s,
+                      const gr_weights* policy, int64_t max_tokens, gr_arena* host,
+                      gr_arena* device);
+/* The policy's objective and, for a trunk of its own, the critic's in the same device memory: a
+ * micro-batch goes through one after the other, and neither reads what it left before. */
+void gr_critic_layout_objectives(gr_critic* c, gr_objective* policy, const gr_weights* weights,
+                                 int64_t max_tokens, bool recompute, gr_arena* host,
+                                 gr_arena* device);
 /* Initial values; a trunk of its own becomes the policy's, whose weights are final. */
 void gr_critic_start(gr_critic* c, const gr_weights* policy, uint64_t seed);
 /* Answers the reads and probes of a pack made by gr_pack_ask. */

@@ -65,6 +65,10 @@ static void sampling(const gr_run* run)
     } else {
         gr_log("           %lld groups a step", (long long)r->groups_per_step);
     }
+    if (r->interface == GR_INTERFACE_HIPER) {
+        gr_log("           turns of switch, subgoal and action, ended by %s",
+               gr_plan_stop(run->train_settings.plan->tags));
+    }
     if (r->max_tree_turns > 0) {
         gr_log("           at most %lld environment turns a tree", (long long)r->max_tree_turns);
     }

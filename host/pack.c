@@ -176,7 +176,7 @@ static void sum_leaves(packer* k, int begin, int end)
         for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
             sum[i].n_leaves++;
             if (l < begin || l >= end) continue;
-            add_leaf(&sum[i], w, gr_credit_at(c, l, i));
+            add_leaf(&sum[i], w, k->by_token ? 0 : gr_credit_at(c, l, i));
             if (k->by_token) add_tokens(k, l, i, w);
         }
     }

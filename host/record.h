@@ -99,7 +99,8 @@ GR_MUST_CHECK gr_status gr_metrics_write(gr_run_log* log, int64_t step, const gr
 
 /* One line per tree: the names of the world's signals (envs/env.h), then every node: id, parent, turn,
  * branch, ordinal, kind, status, action, observation, score, reward, success, stepped, valid, train,
- * signals, advantage (null where leaves below differ), leaves below with the sums a_pos and a_neg of
- * their positive and negative advantages, action tokens and log-probs, observation tokens, uid as hex. */
+ * signals, advantage (of all its trained tokens the mean; null where leaves below differ), leaves below
+ * with the sums a_pos and a_neg of their positive and negative advantages, action tokens and log-probs,
+ * observation tokens, uid as hex. */
 GR_MUST_CHECK gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c,
                                           const gr_world* world);

@@ -81,16 +81,15 @@ static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_are
     p->kv_pool = (size_t)ro->kv_pages * (size_t)m->layers *
                  run->dev.ops->kv_page_bytes(&run->dev, m->kv_heads, m->head_dim);
     p->decode = device->used - at - p->kv_pool, at = device->used;
-    if (train) {
-        gr_objective_layout(&run->objective, &run->weights, tokens, m->max_context, true,
-                            c->model.recompute, host, device);
-        p->train = device->used - at, at = device->used;
-    }
     if (train && run->n_heads > 0) {
         const gr_critic_settings* s = gr_config_block(c, gr_critic_block.name);
-        gr_critic_layout(&run->critic, run->n_heads, s, &run->objective, tokens, c->model.recompute,
-                         host, device);
-        p->value = device->used - at;
+        gr_critic_layout(&run->critic, run->n_heads, s, &run->weights, tokens, host, device);
+        p->value = device->used - at, at = device->used;
+    }
+    if (train) {
+        gr_critic_layout_objectives(&run->critic, &run->objective, &run->weights, tokens,
+                                    c->model.recompute, host, device);
+        p->train = device->used - at;
     }
     p->host = host->used;
 }

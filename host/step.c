@@ -89,6 +89,20 @@ void gr_step_count(gr_step* st, const gr_credit* c)
     if (c->idle) st->discarded_tokens += t->gen_tokens;
 }
 
+void gr_step_count_plans(gr_step* st, const gr_hiper_settings* s, const gr_tree* t)
+{
+    char text[GR_OBS_MAX];
+    gr_plan p;
+    for (int i = 1; i < t->n_nodes; i++) {
+        if (!t->stepped[i]) continue;
+        int n = gr_tree_action_text(t, i, text, sizeof text);
+        gr_plan_parse(text, n, s->tags, &p);
+        st->plans++;
+        st->switches += p.switched;
+        st->well_formed += p.valid;
+    }
+}
+
 void gr_step_discard(gr_step* st, const gr_credit* c)
 {
     count_ledger(st, c->tree);
@@ -165,6 +179,9 @@ static void metrics_of_trees(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "turns/truncated_frac", ratio((double)st->truncated, leaves));
     gr_metrics_set(m, "turns/error_frac", ratio((double)st->errors, leaves + (double)st->errors));
     gr_metrics_set(m, "turns/valid_action_frac", ratio((double)st->valid, (double)st->turns));
+    if (st->plans == 0) return;
+    gr_metrics_set(m, "plan/switch_frac", ratio((double)st->switches, (double)st->plans));
+    gr_metrics_set(m, "plan/well_formed_frac", ratio((double)st->well_formed, (double)st->plans));
 }
 
 static void metrics_of_update(const gr_step* st, gr_metrics* m)

@@ -12,6 +12,7 @@ typedef struct gr_step {
     int64_t groups, solve_all, solve_none, solve_partial, idle;
     int64_t nodes, leaves, inner, children, depth, turns, turns_max, truncated, errors, valid;
     int64_t env_turns, gen_tokens, scorer_calls, informative, discarded_tokens;
+    int64_t plans, switches, well_formed; /* turns with the interface of HiPER */
     double reward_weight, reward, reward_sq;
     /* of the updates */
     gr_loss_sums loss;
@@ -23,8 +24,9 @@ typedef struct gr_step {
     double value_grad_norm, value_lr;
 } gr_step;
 
-void gr_step_begin(gr_step* st, const gr_run* run);    /* keeps ckpt_s */
-void gr_step_count(gr_step* st, const gr_credit* c);   /* a group that stays */
+void gr_step_begin(gr_step* st, const gr_run* run);  /* keeps ckpt_s */
+void gr_step_count(gr_step* st, const gr_credit* c); /* a group that stays */
+void gr_step_count_plans(gr_step* st, const gr_hiper_settings* s, const gr_tree* t);
 void gr_step_discard(gr_step* st, const gr_credit* c); /* a group that is resampled */
 void gr_step_add_loss(gr_step* st, const gr_loss_sums* sums, const gr_pack* pack, bool first);
 void gr_step_add_values(gr_step* st, const gr_value_sums* sums);

@@ -155,7 +155,9 @@ static gr_status sample(gr_run* run, gr_step* st)
         }
         GR_TRY(grow(run, teach, n - teach));
     }
+    const gr_hiper_settings* plan = run->train_settings.plan;
     for (int64_t i = 0; i < n; i++) gr_step_count(st, &run->credit[i]);
+    for (int64_t i = 0; i < n && plan != NULL; i++) gr_step_count_plans(st, plan, &run->tree[i]);
     double per_group = (double)st->gen_tokens / (double)n;
     double* estimate = &run->state.tokens_per_group;
     *estimate = *estimate > 0 ? 0.8 * *estimate + 0.2 * per_group : per_group;

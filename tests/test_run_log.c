@@ -533,7 +533,8 @@ static void trees_are_logged_exactly(void** state)
 {
     (void)state;
     static const char* const strategies[] = {"flat", "patr", "patr_retro", "tree_grpo"};
-    static const char* const estimators[] = {"grpo", "rloo", "tree_grpo", "sibling", "gigpo"};
+    static const char* const estimators[] = {"grpo",    "rloo",  "tree_grpo",
+                                             "sibling", "gigpo", "gae"};
     gr_run_log log;
     gr_tree t = {0};
     gr_credit c = {0};
@@ -556,7 +557,7 @@ static void trees_are_logged_exactly(void** state)
         for (int64_t i = 0; i < t.n_tokens; i++) {
             t.token[i] = (int32_t)(ascii ? 1 + below_n(127) : below_n(256));
         }
-        const gr_estimator* e = gr_estimator_find(estimators[below_n(5)]);
+        const gr_estimator* e = gr_estimator_find(estimators[below_n(6)]);
         gr_credit_fill(&c, &t, e, settings_for(e), 1e-6);
         size_t before = 0, after = 0;
         free(slurp(dir, "trees.jsonl", &before));

@@ -327,6 +327,9 @@ static void bad_settings_end_before_any_work(void** state)
         {"rollout.strategy=nonesuch", "nonesuch"},
         {"scorer.name=nonesuch", "nonesuch"},
         {"device.name=tpu", "tpu"},
+        {"value.lr=1", "value.lr has no effect: advantage.estimator is grpo"},
+        {"hiper.gamma=1", "hiper.gamma has no effect: rollout.interface is plain"},
+        {"advantage.estimator=hae", "advantage.estimator = hae needs rollout.interface = hiper"},
     };
     for (int i = 0; i < GR_COUNT(cases); i++) {
         const char* more[] = {cases[i].word};
