@@ -22,7 +22,7 @@ bad=0
 awk '
 BEGIN {
     split("host/base.h 0  host/arena.h 0.5  host/setting.h 0.5  host/hiper.h 0.6  host/json.h 0.5  host/durable.h 0.5 " \
-          "kernels/device.h 1  kernels/backend.h 1.5  envs/env.h 1  envs/protocol.h 1.5  host/config.h 1  host/comm.h 1 " \
+          "kernels/device.h 1  kernels/backend.h 1.5  envs/env.h 1  envs/protocol.h 1.5  envs/sandbox/sandbox.h 1.5  host/config.h 1  host/comm.h 1 " \
           "model/tokenizer.h 1  model/chat.h 1  model/half.h 0.5  model/map.h 0.5  model/quant.h 0.5  model/gguf.h 0.7 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
           "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6  model/gguf_weights.h 2.6 " \
