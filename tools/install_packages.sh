@@ -2,7 +2,7 @@
 # Installs what a build and its tests need on Debian 12. Does nothing when all of it is there.
 set -eu
 packages="gcc g++ clang cmake ninja-build pkg-config libc6-dev
-libcjson-dev libcmocka-dev libuv1-dev libxxhash-dev libdnnl-dev zlib1g-dev
+libcjson-dev libcmocka-dev libseccomp-dev libuv1-dev libxxhash-dev libdnnl-dev zlib1g-dev
 node-d3-scale node-d3-shape
 libomp-dev clang-format libclang-rt-14-dev python3 gnuplot-nox"
 missing=""
