@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -271,12 +272,20 @@ GR_NORETURN static void wait_for(pid_t command)
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
+/* From here on the kernel kills us when the helper dies. It forgets that when rights change. */
+static void die_with_helper(const gr_confinement* c)
+{
+    struct pollfd helper = {.fd = c->helper, .events = POLLIN};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (poll(&helper, 1, 0) != 0) _exit(FAILED); /* it died before that */
+}
+
 static void await_start(const gr_confinement* c)
 {
     char byte;
     sigset_t none;
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    if (read(c->go, &byte, 1) != 1) _exit(FAILED); /* the helper died before the line above */
+    die_with_helper(c);
+    if (read(c->go, &byte, 1) != 1) _exit(FAILED);
     for (int s = 1; s < NSIG; s++) (void)signal(s, SIG_DFL);
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
@@ -293,6 +302,7 @@ GR_NORETURN void gr_confine(const gr_confinement* c)
     mount_all(c);
     raise_loopback();
     become_nobody(c);
+    die_with_helper(c);
     need(gr_filter_load(c->filter), "load", "the filter");
     pid_t command = fork();
     need(command >= 0, "start", "the command");

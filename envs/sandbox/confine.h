@@ -25,7 +25,8 @@ typedef struct gr_confinement {
     const char* const* env;
     const char* cwd;
     /* descriptors */
-    int go; /* one byte comes when it may start; its end means that nobody waits */
+    int helper; /* the helper's process: readable once it is dead */
+    int go;     /* one byte comes when the command may start */
     int in, out;
     int report; /* why it could not be started */
 } gr_confinement;

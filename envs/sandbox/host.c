@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "envs/sandbox/place.h"
@@ -45,6 +46,7 @@ struct gr_host {
     gr_layers layers;
     gr_groups groups;
     struct sock_fprog filter;
+    int self; /* pidfd of this process */
     uv_timer_t watch;
     box* box;
     job *first, *last; /* that wait */
@@ -207,6 +209,7 @@ static gr_confinement confinement_of(gr_host* h, const box* b, const gr_wire_req
         .argv = r->command.argv,
         .env = r->command.env,
         .cwd = r->command.cwd,
+        .helper = h->self,
     };
     if (h->layers.overlay) {
         gr_layers_options(&h->layers, &b->files, "tree", c.tree);
@@ -456,6 +459,8 @@ static void describe(gr_host* h, const char* files, const char* groups)
 static gr_status prepare(gr_host* h)
 {
     char files[200] = "", groups[200] = "";
+    h->self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (h->self < 0) return GR_FAIL(GR_EIO, "sandbox: pidfd: %s", strerror(errno));
     GR_TRY(gr_place_open(&h->place, &h->limits));
     gr_groups_open(&h->groups, "/proc/self/mounts", h->limits.cgroup, h->place.name, groups,
                    sizeof groups);
@@ -470,6 +475,7 @@ static void release(gr_host* h)
 {
     gr_groups_close(&h->groups);
     if (h->place.folder[0] != 0) gr_place_close(&h->place);
+    if (h->self >= 0) (void)close(h->self);
     free(h->filter.filter);
     free(h);
 }
@@ -482,6 +488,7 @@ gr_status gr_host_open(gr_host** out, uv_loop_t* loop, const gr_sandbox_settings
     h->loop = loop;
     h->limits = *limits;
     h->answer = answer;
+    h->self = -1;
     if (h->limits.running == 0) h->limits.running = GR_MAX(1, sysconf(_SC_NPROCESSORS_ONLN));
     loop->data = h;
     gr_status st = prepare(h);
