@@ -8,7 +8,7 @@
  *
  * One helper process owns all sandboxes of a host, because namespaces and mounts belong to a
  * process with a single thread. main() starts it first (gr_sandbox_prestart), so that it is small
- * and has no threads; or `grove sandbox --listen` serves other hosts. It dies with its users.
+ * and has no threads; or `grove sandbox` serves other hosts. It dies with its users.
  *
  * Messages are frames as in envs/protocol.h: 4 bytes of length, big endian, then a JSON object,
  * then, where there is any, a NUL byte and raw bytes (the input or the output of a command).
@@ -75,7 +75,7 @@ typedef struct gr_sandbox_settings {
     GR_SANDBOX_SET(S, f, cgroup, GR_TEXT, 0, 0, 0, "/", \
                    "control group, below the mount, in which commands get theirs"), \
     GR_SANDBOX_SET(S, f, sandbox_host, GR_TEXT, 0, 0, 0, "", \
-                   "HOST:PORT of `grove sandbox --listen`; empty: this host"), \
+                   "HOST:PORT of `grove sandbox` there; empty: this host"), \
     GR_SANDBOX_SET(S, f, secret_file, GR_TEXT, 0, 0, 0, "", "file with the secret of sandbox_host")
 // clang-format on
 
@@ -88,6 +88,12 @@ void gr_sandbox_defaults(gr_sandbox_settings* s); /* the defaults of the table *
 GR_MUST_CHECK gr_status gr_sandbox_prestart(void);
 /* Ends the helper and waits until it has removed everything. Connections to it are then GONE. */
 void gr_sandbox_stop(void);
+
+/* `grove sandbox`: serves other hosts at HOST:PORT, until SIGTERM or SIGINT, under these limits.
+ * Who connects must know the line in secret_file. Prints its port to ready_fd once it listens (-1:
+ * does not). Nothing is encrypted. */
+GR_MUST_CHECK gr_status gr_sandbox_listen(const char* address, const gr_sandbox_settings* limits,
+                                          int ready_fd);
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 

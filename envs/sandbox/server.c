@@ -382,9 +382,10 @@ static void print_port(server* s, int fd)
     (void)dprintf(fd, "%u\n", (port >> 8 | port << 8) & 0xffff);
 }
 
-gr_status gr_server_listen(const char* address, const char* secret,
-                           const gr_sandbox_settings* limits, int ready_fd)
+gr_status gr_sandbox_listen(const char* address, const gr_sandbox_settings* limits, int ready_fd)
 {
+    char secret[256];
+    GR_TRY(gr_secret_read(limits->secret_file, secret, sizeof secret));
     server s = {.secret = secret};
     (void)signal(SIGPIPE, SIG_IGN);
     if (!open_server(&s)) return GR_FAIL(GR_ENOMEM, "sandbox: no event loop");

@@ -10,10 +10,6 @@ int gr_server_run(int control);
 /* Sends the descriptor through the other end of a control socket. */
 bool gr_server_pass(int control, int fd);
 
-/* `grove sandbox`: serves TCP connections at HOST:PORT until SIGTERM or SIGINT. Who says hello must
- * know the secret. Prints the port to `ready_fd` once it listens (-1: does not). */
-GR_MUST_CHECK gr_status gr_server_listen(const char* address, const char* secret,
-                                         const gr_sandbox_settings* limits, int ready_fd);
 /* Reads the one line of a secret file that nobody else may read. */
 GR_MUST_CHECK gr_status gr_secret_read(const char* path, char* out, size_t cap);
 /* HOST:PORT in parts. */

@@ -13,7 +13,7 @@ typedef struct gr_command {
 } gr_command;
 
 extern const gr_command gr_command_train, gr_command_eval, gr_command_generate, gr_command_inspect,
-    gr_command_replay, gr_command_export, gr_command_report;
+    gr_command_replay, gr_command_export, gr_command_report, gr_command_sandbox;
 extern const gr_command* const gr_commands[]; /* NULL-terminated */
 
 /* An argp help filter that appends the settings table to `--help`. */
