@@ -39,7 +39,7 @@ BEGIN {
           "host/evaluate. 7  host/progress. 7  host/watchdog. 7  host/command/ 9", rule, " +") / 2
     see["kernels"] = "^(host/(base|arena)\\.h|kernels/)"
     see["model"] = "^(host/(base|arena|json)\\.h|kernels/|model/)"
-    see["envs"] = "^(host/(base|arena|setting)\\.h|envs/)"
+    see["envs"] = "^(host/(base|arena|setting|json)\\.h|envs/)"
 }
 function offence(text) { print FILENAME ":" FNR ": " text; bad = 1 }
 function folder(f) { sub(/\/[^\/]*$/, "", f); return f }
