@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n);
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define PATCH(file)                                                                  \
     "diff --git a/" file " b/" file "\\n--- a/" file "\\n+++ b/" file "\\n@@ -1 +1 " \
-                                                                      "@@\\n-a\\n+b\\n"
+    "@@\\n-a\\n+b\\n"
 #define HEAD "\"instance_id\":\"o__r-1\",\"repo\":\"o/r\",\"base_commit\":\"" COMMIT "\","
 #define BODY "\"patch\":\"" PATCH("src/a.py") "\",\"test_patch\":\"" PATCH("t/test_a.py") "\""
 
@@ -151,6 +151,28 @@ static void what_is_wrong_is_said_in_a_line(void** state)
     refuse(twice, "x: instance_id: `o__r-1` is there twice");
 }
 
+/* The tasks that come with the program. */
+static void the_tiny_set_is_read(void** state)
+{
+    (void)state;
+    gr_swe_set set = {0};
+    gr_status st = gr_swe_read(&set, "envs/swe_tiny");
+    if (st != GR_OK) fail_msg("%s", gr_last_error());
+    assert_in_range(set.n, 12, 100);
+    for (int64_t i = 0; i < set.n; i++) {
+        const gr_swe_instance* x = &set.instance[i];
+        gr_swe_names gold = {0};
+        assert_true(strncmp(x->id, "tiny__", 6) == 0 && strlen(x->problem) > 100);
+        assert_true(x->fail_to_pass.n > 0 && x->pass_to_pass.n > 0);
+        assert_int_equal(x->test_files.n, 1);
+        assert_int_equal(gr_swe_patch_files(x->gold, &gold), GR_OK);
+        for (int k = 0; k < gold.n; k++) assert_null(strstr(gold.name[k], "test"));
+        assert_in_range(gold.n, 1, 5);
+        gr_swe_names_free(&gold);
+    }
+    gr_swe_set_free(&set);
+}
+
 static void files_that_cannot_be_had_are_named(void** state)
 {
     (void)state;
@@ -247,6 +269,7 @@ int main(void)
         cmocka_unit_test(forms_mean_the_same),
         cmocka_unit_test(a_smith_row_is_a_bug_to_undo),
         cmocka_unit_test(what_is_wrong_is_said_in_a_line),
+        cmocka_unit_test(the_tiny_set_is_read),
         cmocka_unit_test(files_that_cannot_be_had_are_named),
         cmocka_unit_test(paths_of_patches),
         cmocka_unit_test(sorted_names_are_a_set),

@@ -214,8 +214,8 @@ static void markers_decide_what_counts(void** state)
         {{"PASSED t.py::a\n"}, 0, -1},
         {{start, "PASSED t.py::a\n"}, 0, -1},
         {{end, "PASSED t.py::a\n", start, "\n"}, 0, GR_SWE_FULL}, /* as the harness has it */
-        {{start, "PASSED t.py::a", end}, 1, -1},                /* failed, but nothing says what */
-        {{start, "PASSED t.py::a", end}, 137, -1},              /* killed */
+        {{start, "PASSED t.py::a", end}, 1, -1},   /* failed, but nothing says what */
+        {{start, "PASSED t.py::a", end}, 137, -1}, /* killed */
         {{start, "PASSED t.py::a\nFAILED t.py::b", end}, 1, GR_SWE_FULL},
         {{start, "PASSED t.py::a", end, ">>>>> Tests Timed Out"}, 0, -1},
         {{">>>>> Patch Apply Failed\n", start, "PASSED t.py::a", end}, 0, -1},

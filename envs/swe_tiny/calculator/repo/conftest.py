@@ -1,0 +1,1 @@
+"""Lets the tests import from this folder."""
