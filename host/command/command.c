@@ -8,9 +8,9 @@
 #include "host/json.h"
 
 const gr_command* const gr_commands[] = {
-    &gr_command_train,  &gr_command_eval,   &gr_command_generate, &gr_command_inspect,
-    &gr_command_report, &gr_command_replay, &gr_command_export,   &gr_command_sandbox,
-    NULL,
+    &gr_command_train,   &gr_command_eval,    &gr_command_generate,
+    &gr_command_inspect, &gr_command_report,  &gr_command_replay,
+    &gr_command_export,  &gr_command_sandbox, NULL,
 };
 
 char* gr_command_help(int key, const char* text, void* input)
