@@ -503,7 +503,7 @@ static loss_run run_head_loss(lm* m, const query* q, const loss_input* x, const 
                     .logp = new_acc(dev, x->r),
                     .entropy = new_acc(dev, x->r)};
     double* start = malloc((size_t)GR_MAX(m->w.n, m->n * m->c) * sizeof *start);
-    for (int64_t i = 0; i < m->n * m->c; i++) start[i] = NAN;
+    for (int64_t i = 0; i < m->n * m->c; i++) start[i] = (double)NAN;
     gr_dev_write_real(dev, out.dhidden, start, m->n * m->c);
     for (int64_t i = 0; i < m->w.n; i++) start[i] = dw0;
     gr_dev_write_acc(dev, out.dw, start, m->w.n);

@@ -118,7 +118,7 @@ static int refuse_by_argument(scmp_filter_ctx f)
         for (int i = 0; i < GR_COUNT(families); i++) known |= family == families[i];
         if (known) continue;
         rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)family));
+                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)family, 0));
     }
     return rc;
 }
