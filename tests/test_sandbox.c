@@ -136,7 +136,7 @@ static void children_of_a_fork_go_their_own_ways(void** state)
         assert_true(hash_of(box, 1) == parent);
     }
     for (int i = 0; i < 3; i++) {
-        char expected[16];
+        char expected[32];
         assert_true(hash_of(box, 2 + i) == child[i]);
         (void)snprintf(expected, sizeof expected, "%d\n%d\n", i, i);
         expect_sh(box, 2 + i, "cat p /tmp/p", 0, expected);

@@ -235,7 +235,7 @@ static void markers_decide_what_counts(void** state)
 static void resolution_is_its_definition(void** state)
 {
     (void)state;
-    char text[8][8];
+    char text[8][16];
     char* name[8];
     int seen[3] = {0};
     for (int i = 0; i < 8; i++) {

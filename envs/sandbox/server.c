@@ -176,7 +176,7 @@ static void on_read(uv_stream_t* stream, ssize_t n, const uv_buf_t* block)
 {
     connection* c = stream->data;
     size_t n_body = 0;
-    int found;
+    int found = 0;
     if (gr_fault("sandbox.receive")) n = UV_EIO;
     if (n < 0) hang_up(c);
     if (n <= 0) return;
