@@ -109,10 +109,14 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
     uint64_t n_tasks = (uint64_t)gr_envs_n_tasks(run->envs, GR_WARMSTART);
     int64_t task = (int64_t)(gr_key_join(key, 0) % n_tasks);
     int begin = b->n_tokens, rows = b->n_rows, longest = begin + (int)c->rollout.max_context;
+    const char* prompt = gr_envs_world(run->envs)->prompt;
+    int n_prompt = (int)strlen(prompt);
+    *fits = begin + n_prompt <= d->max_tokens;
+    if (!*fits) return GR_OK;
     int handle = gr_envs_reset(run->envs, GR_WARMSTART, task, key, 0);
     char action[ACTION_MAX];
     gr_env_reply e;
-    append(b, gr_envs_world(run->envs)->prompt, (int)strlen(gr_envs_world(run->envs)->prompt));
+    append(b, prompt, n_prompt);
     for (int turn = 0;; turn++) {
         if (!gr_envs_poll(run->envs, &e, true) || e.error != GR_ENV_OK) {
             return GR_FAIL(GR_EDATA, "warmstart: the environment failed");
@@ -120,8 +124,9 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
         int n_text = 0;
         const char* text = show(run, d, turn, e.obs, &n_text);
         int next = b->n_tokens + n_text + (run->train_settings.plan ? TURN_MAX : ACTION_MAX);
-        *fits = next <= d->max_tokens;
-        if (e.obs->end != GR_RUNNING || next > longest || !*fits) break;
+        if (e.obs->end != GR_RUNNING || next > longest) break;
+        *fits = next <= d->max_tokens; /* always, behind no other: a micro-batch holds max_context */
+        if (!*fits) break;
         append(b, text, n_text);
         int n = append_action(run, d, handle, key, turn, action);
         gr_envs_step(run->envs, handle, action, n, 0);
