@@ -7,6 +7,7 @@
 
 #include "host/durable.h"
 #include "host/json.h"
+#include "host/record.h"
 
 static uint64_t dice_at;
 static uint64_t below_n(uint64_t n) { return gr_key_join(0x7265706f7274, dice_at++) % n; }
@@ -310,6 +311,33 @@ static void every_nth_step_is_taken(void** state)
     free_logs(&l);
 }
 
+/* "running" while a process holds the lock of the run, "finished" with the marker, else "stopped". */
+static void the_state_of_a_run_is_told(void** state)
+{
+    (void)state;
+    static const char* const want[] = {"stopped", "running", "finished"};
+    char path[256];
+    logs l = some_logs(2);
+    for (int i = 0; i < GR_COUNT(want); i++) {
+        gr_run_log log = {0};
+        size_t n = 0;
+        remove_all(scratch);
+        assert_int_equal(mkdir(scratch, 0755), 0);
+        if (i == 1) ASSERT_OK(gr_run_log_open(&log, scratch, "{}", NULL));
+        write_run(l.metrics.at, l.metrics.n, l.trees.at, l.trees.n);
+        if (i == 2) spill(scratch, "finished", "", 0);
+        char* page = report("", &n);
+        assert_non_null(page);
+        text index = chunk(page, "index");
+        (void)snprintf(path, sizeof path, "\"state\":\"%s\"", want[i]);
+        assert_non_null(strstr(index.at, path));
+        if (i == 1) gr_run_log_close(&log);
+        free(index.at);
+        free(page);
+    }
+    free_logs(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +345,7 @@ int main(void)
         cmocka_unit_test(a_run_killed_anywhere_gives_a_report),
         cmocka_unit_test(damage_inside_is_named_and_leaves_no_page),
         cmocka_unit_test(every_nth_step_is_taken),
+        cmocka_unit_test(the_state_of_a_run_is_told),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

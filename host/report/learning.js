@@ -89,11 +89,10 @@ function showLearning(report, view) {
     small.append(chart.element);
     chart.draw(report.groups.map((group) => ({ name: group.name, color: group.color, points: smallCurve(group, name) })));
   }
-  for (const run of report.runs) {
+  for (const run of report.runs.slice(0, 6)) { // of more runs the first six
     const of = many ? run.name : "";
     const shares = add(new AreaChart({ title: "Groups", hint: of || "share of the step's trees", cursor, format: (x) => percent(x, 0), domain: [0, 1] }));
     const phases = add(new AreaChart({ title: "Time per phase", hint: of || "seconds a step", cursor }));
-    if (report.runs.length > 6 && run.number >= 6) break;
     small.append(shares.element, phases.element);
     shares.draw(GROUP_PARTS.map(([, name, color]) => ({ name, color })), stackRows(run, learning.axis, GROUP_PARTS.map(([n]) => n)));
     phases.draw(PHASES.map((p, i) => ({ name: PHASE_NAMES[p], color: `var(--phase-${i})` })),

@@ -67,7 +67,8 @@ const key = (c) => `M${c * .42} ${c * .38}m${-c * .13} 0a${c * .13} ${c * .13} 0
 /** A way through cell centres, shifted a little at each visit, so that steps back and forth stay visible. */
 function spread(way, cell) {
   const visits = new Map();
-  return d3.line().curve(d3.curveCatmullRom.alpha(0.5))(way.map(([x, y]) => {
+  const moves = way.filter(([x, y], i) => i === 0 || x !== way[i - 1][0] || y !== way[i - 1][1]); // not against walls
+  return d3.line()(moves.map(([x, y]) => {
     const id = x + "," + y, n = visits.get(id) ?? 0;
     visits.set(id, n + 1);
     const shift = n === 0 ? 0 : cell * 0.09 * Math.min(n, 3) * (n % 2 ? 1 : -1);
