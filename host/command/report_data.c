@@ -119,8 +119,10 @@ static tally count(const cJSON* nodes)
         int n = id > 0 && id < (double)t.nodes ? children[(int)id] : 0;
         int64_t tokens = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(node, "tokens"));
         bool leaf = n == 0 && id > 0 && !is(node, "status", "error");
-        bool pushed = number(node, "a_pos") != 0 || number(node, "a_neg") != 0;
-        bool taught = pushed && tokens > 0 && flag(node, "train");
+        bool pushed = number(node, "a_pos") != 0 || number(node, "a_neg") != 0 ||
+                      number(node, "advantage") != 0;
+        const cJSON* train = cJSON_GetObjectItemCaseSensitive(node, "train");
+        bool taught = pushed && tokens > 0 && !cJSON_IsFalse(train); /* older logs leave it out */
         t.forks += n > 1;
         t.leaves += leaf;
         t.solved += leaf && flag(node, "success");

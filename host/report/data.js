@@ -60,11 +60,19 @@ async function loadTree(run, step, which) {
     node.up = node.parent >= 0 && node.parent < node.id ? nodes[node.parent] : null;
     if (node.up) node.up.children.push(node);
     node.total = (node.up ? node.up.total : 0) + (node.reward ?? 0);
-    node.taught = Boolean(node.train) && node.tokens.length > 0 && (node.a_pos !== 0 || node.a_neg !== 0);
+    if (node.leaves === undefined) fillOldNode(node);
+    node.taught = node.train && node.tokens.length > 0 && (node.a_pos !== 0 || node.a_neg !== 0);
   }
   tree.run = run;
   tree.names = tree.signals ?? [];
   return tree;
+}
+
+/** Logs of before version 0.1.0 leave out what follows from other fields, and flags that were nearly always set. */
+function fillOldNode(node) {
+  node.a_pos ??= Math.max(node.advantage ?? 0, 0);
+  node.a_neg ??= Math.min(node.advantage ?? 0, 0);
+  Object.assign(node, { leaves: NaN, train: true, valid: true, stepped: node.turn > 0 });
 }
 
 /** The status a reader thinks of: a terminal node either reached the goal or did not. */

@@ -100,10 +100,11 @@ function showSettings(report, view) {
   const differ = (key) => new Set(report.runs.map((r) => JSON.stringify(r.flat[key]))).size > 1;
   const sections = [...new Set(keys.map((k) => k.split(".")[0]))];
   view.replaceChildren(h("div", { class: "page" }, h("h2", {}, "Settings"),
-    report.runs.length > 1 && h("p", { class: "note" }, "Marked: what differs among the runs."),
+    report.runs.length > 1 && h("p", { class: "note" }, "Marked: what differs among the runs; what they share stands once."),
     h("div", { class: "table-box" }, h("table", {},
       h("thead", {}, h("tr", {}, h("th", {}, "key"), report.runs.map((r) => h("th", {}, r.name)))),
       sections.map((section) => h("tbody", {}, keys.filter((k) => k.split(".")[0] === section).map((key) =>
         h("tr", { class: differ(key) ? "differs" : "" }, h("td", {}, h("code", {}, key)),
-          report.runs.map((r) => h("td", {}, h("code", {}, value(r, key))))))))))));
+          differ(key) ? report.runs.map((r) => h("td", {}, h("code", {}, value(r, key))))
+            : h("td", { colspan: report.runs.length }, h("code", {}, value(report.runs[0], key)))))))))));
 }
