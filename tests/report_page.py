@@ -186,6 +186,14 @@ def hostile(page, grove, folder):
     b.key("Escape")
 
 
+def damaged(page, grove, folder):
+    """Lines that are JSON but no trees are told, not drawn."""
+    for name, nodes in (("no-nodes", []), ("holes", [node(0, -1, 0), node(2, 0, 1)])):
+        page.b.open(report(grove, folder, write_run(folder, name, nodes)), "#trees")
+        page.b.wait("document.querySelector('main .empty')")
+        page.check(f"{name}: said in a sentence", "document.querySelector('main').textContent.includes('damaged')")
+
+
 def many_nodes(page, grove, folder):
     """10,000 nodes: only those in sight are in the document, and a scroll through the tree leaves none out."""
     b = page.b
@@ -259,6 +267,7 @@ def main():
             page.shot(view + "-dark")
         browser.theme("light")
         hostile(page, grove, folder)
+        damaged(page, grove, folder)
         many_nodes(page, grove, folder)
         killed(page, grove, folder, run)
         page.check("no complaint of the browser", not browser.complaints)

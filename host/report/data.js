@@ -55,6 +55,7 @@ async function loadTree(run, step, which) {
   const text = lines(await chunkText(step.chunk))[which];
   const tree = JSON.parse(text);
   const nodes = tree.nodes;
+  if (!nodes?.length || nodes.some((node, i) => node.id !== i)) throw new Error("its log is damaged: nodes are missing");
   for (const node of nodes) node.children = [];
   for (const node of nodes) {
     node.up = node.parent >= 0 && node.parent < node.id ? nodes[node.parent] : null;

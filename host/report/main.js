@@ -17,7 +17,8 @@ function route(report) {
   view.className = "view-" + name;
   report.keys = null;
   report.redraw = null;
-  show(report, view, parts.slice(1));
+  Promise.resolve(show(report, view, parts.slice(1))).catch((error) =>
+    view.replaceChildren(h("p", { class: "empty" }, "This cannot be shown: " + error.message)));
 }
 
 function showSubject(report) {
