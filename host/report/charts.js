@@ -10,7 +10,7 @@ class Chart {
     this.readout = h("span", { class: "readout" });
     this.plot = h("div", { class: "plot" });
     this.element = h("figure", { class: "chart" },
-      h("figcaption", {}, h("span", { class: "chart-title" }, options.title),
+      h("figcaption", { title: options.hint && `${options.title}: ${options.hint}` }, h("span", { class: "chart-title" }, options.title),
         options.hint && h("span", { class: "chart-hint" }, options.hint), this.readout),
       this.plot);
     this.plot.addEventListener("pointermove", (e) => {
@@ -41,7 +41,7 @@ class Chart {
     this.plot.replaceChildren(s("svg", { width, height, role: "img", "aria-label": this.options.title },
       yTicks.map((t) => s("line", { class: "grid", x1: m.left, x2: width - m.right, y1: this.y(t), y2: this.y(t) })),
       yTicks.map((t) => s("text", { class: "tick", x: m.left - 8, y: this.y(t) + 4, "text-anchor": "end" },
-        format === percent ? percent(t, step < 0.01 ? 1 : 0) : format(t))),
+        format === percent ? percent(t, step < 0.001 ? 2 : step < 0.01 ? 1 : 0) : format(t))),
       s("line", { class: "axis", x1: m.left, x2: width - m.right, y1: bottom, y2: bottom }),
       xTicks.map((t) => s("text", { class: "tick", x: this.x(t), y: bottom + 16, "text-anchor": "middle" }, short(t))),
       xLabel && s("text", { class: "label", x: width - m.right, y: bottom + 33, "text-anchor": "end" }, xLabel),
