@@ -59,6 +59,10 @@ static void every_turn_has_a_meaning(void** state)
          "\xe9\x92\xa5", "up\n"},
         {"<switch>KEEP</switch><subgoal>\xc3\xa9\xe2\x86\x92</subgoal><action>up</action>", false,
          true, "\xc3\xa9\xe2\x86\x92", "up\n"},
+        {"<switch>KEEP</switch><subgoal>\xe4\xb7\xbf</subgoal><action>up</action>", false, true,
+         "\xe4\xb7\xbf", "up\n"}, /* the code point before the Chinese ones, and the first */
+        {"<switch>KEEP</switch><subgoal>\xe4\xb8\x80</subgoal><action>up</action>", false, false,
+         "\xe4\xb8\x80", "up\n"},
         {"</switch><switch>KEEP</switch><subgoal></subgoal><action></action>", false, true, "",
          "\n"},
         {"left", false, false, "None", "left"},

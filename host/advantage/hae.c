@@ -38,7 +38,7 @@ typedef struct turn {
     gr_plan plan;
     char text[TEXT_MAX];
     int n_text;
-    int16_t token_of[TEXT_MAX]; /* of each byte */
+    int32_t token_of[TEXT_MAX]; /* of each byte */
 } turn;
 
 static void read_turn(const gr_hiper_settings* s, const gr_tree* t, int node, turn* out)
@@ -46,7 +46,7 @@ static void read_turn(const gr_hiper_settings* s, const gr_tree* t, int node, tu
     out->n_text = 0;
     for (int k = 0; k < t->n_action[node] && out->n_text < TEXT_MAX - 64; k++) {
         int n = gr_decode(&t->token[t->token_begin[node] + k], 1, out->text + out->n_text, 64);
-        for (int b = 0; b < n; b++) out->token_of[out->n_text + b] = (int16_t)k;
+        for (int b = 0; b < n; b++) out->token_of[out->n_text + b] = k;
         out->n_text += n;
     }
     gr_plan_parse(out->text, out->n_text, s->tags, &out->plan);
@@ -142,27 +142,27 @@ typedef struct path {
     int n, cap;
     int32_t* node;
     int* low_at;                          /* token that the low value stands before */
-    bool* keeps;                          /* by its word */
     bool *switched, *valid, *strays;      /* strays: KEEP with another subgoal than before */
     double *reward, *low, *high, *before; /* before: V_low of the subgoal before, or V_term */
     double *a_low, *a_high, *to_go;
-    turn *now, *last;
+    turn turns[2], *now, *last; /* the two that are compared */
 } path;
 
-static path path_open(int cap)
+static path* path_open(int cap)
 {
-    path p = {.cap = cap};
+    path* p = calloc(1, sizeof *p);
     size_t n = (size_t)cap + 1;
-    p.node = calloc(n, sizeof *p.node);
-    p.low_at = calloc(n, sizeof *p.low_at);
-    p.keeps = calloc(n * 4, sizeof *p.keeps);
-    p.reward = calloc(n * 7, sizeof *p.reward);
-    p.now = calloc(2, sizeof *p.now);
-    GR_ASSERT(p.node && p.low_at && p.keeps && p.reward && p.now, "out of memory");
-    p.switched = p.keeps + n, p.valid = p.switched + n, p.strays = p.valid + n;
-    p.low = p.reward + n, p.high = p.low + n, p.before = p.high + n;
-    p.a_low = p.before + n, p.a_high = p.a_low + n, p.to_go = p.a_high + n;
-    p.last = p.now + 1;
+    GR_ASSERT(p != NULL, "out of memory");
+    p->cap = cap;
+    p->node = calloc(n, sizeof *p->node);
+    p->low_at = calloc(n, sizeof *p->low_at);
+    p->switched = calloc(n * 3, sizeof *p->switched);
+    p->reward = calloc(n * 7, sizeof *p->reward);
+    GR_ASSERT(p->node && p->low_at && p->switched && p->reward, "out of memory");
+    p->valid = p->switched + n, p->strays = p->valid + n;
+    p->low = p->reward + n, p->high = p->low + n, p->before = p->high + n;
+    p->a_low = p->before + n, p->a_high = p->a_low + n, p->to_go = p->a_high + n;
+    p->now = &p->turns[0], p->last = &p->turns[1];
     return p;
 }
 
@@ -170,9 +170,9 @@ static void path_close(path* p)
 {
     free(p->node);
     free(p->low_at);
-    free(p->keeps);
+    free(p->switched);
     free(p->reward);
-    free(GR_MIN(p->now, p->last)); /* they take turns */
+    free(p);
 }
 
 static bool same_subgoal(const turn* a, const turn* b)
@@ -192,9 +192,8 @@ static void add_turn(const gr_hiper_settings* s, const gr_credit* c, int node, p
     p->node[i] = node;
     p->low_at[i] = after_subgoal(t, node, u);
     p->switched[i] = u->plan.switched;
-    p->keeps[i] = !u->plan.switched;
     p->valid[i] = u->plan.valid;
-    p->strays[i] = i > 0 && p->keeps[i] && !same_subgoal(u, p->last);
+    p->strays[i] = i > 0 && !p->switched[i] && !same_subgoal(u, p->last);
     p->reward[i] = t->reward[node];
     p->high[i] = gr_credit_value(c, node, 0, HEAD_HIGH);
     p->low[i] = gr_credit_value(c, node, p->low_at[i], HEAD_LOW);
@@ -210,7 +209,7 @@ static void penalise(const gr_hiper_settings* s, path* p)
     double keep = s->keep == GR_KEEP_FIXED ? s->keep_penalty : s->keep_penalty / p->n;
     if (s->keep == GR_KEEP_NORMALISED && p->n == 1) keep = 0;
     for (int i = 0; i < p->n; i++) {
-        if (p->keeps[i]) p->reward[i] -= keep;
+        if (!p->switched[i]) p->reward[i] -= keep;
         if (p->strays[i]) p->reward[i] -= s->consistency_penalty;
         if (!p->valid[i]) p->reward[i] -= s->invalid_penalty;
     }
@@ -277,7 +276,7 @@ static void hae(const void* settings, gr_credit* c, double eps)
     int cap = 1;
     (void)eps; /* of comparisons within a group */
     for (int l = 0; l < c->n_leaves; l++) cap = GR_MAX(cap, c->tree->turn[c->leaf[l]] + 1);
-    path p = path_open(cap);
+    path* p = path_open(cap);
     int32_t* nodes = malloc((size_t)cap * sizeof *nodes);
     double* beta = calloc((size_t)c->tree->n_nodes + 1, sizeof *beta);
     GR_ASSERT(nodes != NULL && beta != NULL, "out of memory");
@@ -285,14 +284,14 @@ static void hae(const void* settings, gr_credit* c, double eps)
     c->normalise = s->normalise;
     if (s->switch_adv == GR_SWITCH_GAIN) fill_beta(c, beta);
     for (int l = 0; l < c->n_leaves; l++) {
-        follow(s, c, l, nodes, &p);
-        if (p.n == 0) continue;
-        estimate(s, c, l, &p);
-        hand_out(s, c, l, &p, beta);
+        follow(s, c, l, nodes, p);
+        if (p->n == 0) continue;
+        estimate(s, c, l, p);
+        hand_out(s, c, l, p, beta);
     }
     free(nodes);
     free(beta);
-    path_close(&p);
+    path_close(p);
 }
 
 const gr_estimator gr_estimator_hae = {.name = "hae",
