@@ -228,6 +228,59 @@ static void siblings_share_exactly_their_prefix(void** state)
     close_run(&f);
 }
 
+/* With the interface of HiPER: played again by hand, every path shows what it showed. */
+static void replay_path(fixture* f, const gr_tree* t, int leaf)
+{
+    static char said[2048], action[2048], shown[8192], seen[8192];
+    int32_t path[32];
+    const gr_hiper_settings* plan = f->run.train_settings.plan;
+    const char* stop = gr_envs_world(f->run.envs)->stop;
+    gr_env_reply e;
+    int n = gr_tree_path_nodes(t, leaf, path, GR_COUNT(path)), n_said = 0;
+    int handle = gr_envs_reset(f->run.envs, GR_TRAIN, t->task, 1, 0);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) {
+            gr_plan p;
+            n_said = gr_tree_action_text(t, path[i], said, sizeof said);
+            gr_plan_parse(said, n_said, plan->tags, &p);
+            int n_action = gr_plan_action(&p, said, n_said, stop, action, sizeof action);
+            gr_envs_step(f->run.envs, handle, action, n_action, 0);
+        }
+        assert_true(gr_envs_poll(f->run.envs, &e, true) && e.error == GR_ENV_OK);
+        gr_plan_show(plan, i > 0 ? said : NULL, n_said, e.obs->text, e.obs->n_text, shown,
+                     sizeof shown);
+        (void)gr_tree_obs_text(t, path[i], seen, sizeof seen);
+        assert_string_equal(seen, shown);
+    }
+    gr_envs_free(f->run.envs, handle);
+}
+
+static void plans_stand_between_model_and_world(void** state)
+{
+    (void)state;
+    const char* const more[] = {"rollout.interface=hiper", "hiper.tags=short",
+                                "rollout.max_context=1024", "rollout.max_turn_tokens=20"};
+    fixture f;
+    open_run(&f, GR_COUNT(more), more);
+    assert_string_equal(gr_rollout_stop(&f.run.train_settings, gr_envs_world(f.run.envs)), "</a>");
+    roll(&f, false);
+    int paths = 0;
+    for (int i = 0; i < TREES; i++) {
+        const gr_tree* t = &f.tree[i];
+        char text[4096];
+        (void)gr_tree_obs_text(t, 0, text, sizeof text);
+        assert_non_null(strstr(text, "Answer with three blocks"));
+        assert_non_null(strstr(text, "[None]\n"));
+        for (int j = 1; j < t->n_nodes; j++) {
+            if (t->status[j] == GR_INNER) continue;
+            replay_path(&f, t, j);
+            paths++;
+        }
+    }
+    assert_int_equal(paths, 4 * TREES);
+    close_run(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +291,7 @@ int main(void)
         cmocka_unit_test(ledger_counts_what_ran),
         cmocka_unit_test(turn_cap_is_never_exceeded),
         cmocka_unit_test(siblings_share_exactly_their_prefix),
+        cmocka_unit_test(plans_stand_between_model_and_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
