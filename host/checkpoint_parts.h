@@ -1,5 +1,5 @@
 /* checkpoint_parts.h - the two small files of a checkpoint, written and read by checkpoint_state.c and
- * model_config.c. Level 6; private to the checkpoint. */
+ * model_config.c, and those of an export. Level 6; private to the checkpoint. */
 #pragma once
 #include "host/record.h"
 
@@ -14,3 +14,5 @@ GR_MUST_CHECK gr_status gr_model_config_save(const char* folder, const gr_model_
 /* The same for other programs: `source`'s config.json (NULL: one made here) with another dtype. */
 GR_MUST_CHECK gr_status gr_model_config_export(const char* folder, const gr_model_config* m,
                                                const char* dtype, const char* source);
+/* config.json, generation_config.json and tokenizer files of a model that came from a GGUF file. */
+GR_MUST_CHECK gr_status gr_export_gguf(const char* folder, const char* path, const char* dtype);

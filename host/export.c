@@ -88,8 +88,14 @@ gr_status gr_export(const gr_weights* w, const char* folder, const char* source,
     GR_ASSERT(dtype != GR_FILE_ACC);
     GR_TRY(gr_make_folders(folder));
     GR_TRY(check_empty(folder));
-    if (source != NULL) GR_TRY(carry(folder, source));
-    GR_TRY(gr_model_config_export(folder, &w->config, name, source));
+    char gguf[PATH_BYTES] = "";
+    if (source != NULL) GR_TRY(gr_folder_gguf(source, gguf, sizeof gguf));
+    if (gguf[0] != 0) {
+        GR_TRY(gr_export_gguf(folder, gguf, name));
+    } else {
+        if (source != NULL) GR_TRY(carry(folder, source));
+        GR_TRY(gr_model_config_export(folder, &w->config, name, source));
+    }
     GR_TRY(gr_folder_save(w, folder, dtype, shard_bytes));
     return gr_sync(folder);
 }

@@ -60,8 +60,8 @@ GR_MUST_CHECK gr_status gr_model_config_load(const char* dir, gr_model_config* o
 
 /* Writes a Hugging Face folder for others to load: weights in shards of `shard_bytes`, config.json and,
  * where the model came from such a folder, `source`, its config.json but for the dtype, generation
- * config, tokenizer and chat template as they were. source NULL: a model that began here. Refuses a
- * folder that holds something. */
+ * config, tokenizer and chat template as they were; of a GGUF file they are made from what it says.
+ * source NULL: a model that began here. Refuses a folder that holds something. */
 GR_MUST_CHECK gr_status gr_export(const gr_weights* w, const char* folder, const char* source,
                                   gr_file_dtype dtype, int64_t shard_bytes);
 

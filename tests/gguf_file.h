@@ -187,9 +187,8 @@ typedef struct words {
 } words;
 
 /* A vocabulary of its own kind, right or wrong. */
-static inline gguf_file* vocab_file(const words* w)
+static inline void vocab_put(gguf_file* f, const words* w)
 {
-    gguf_file* f = gguf_begin(3);
     char text[32];
     if (w->model) gguf_set_text(f, "tokenizer.ggml.model", "gpt2");
     gguf_set_text(f, "tokenizer.ggml.pre", "smollm");
@@ -208,5 +207,11 @@ static inline gguf_file* vocab_file(const words* w)
     for (int i = 0; i < w->n_merges; i++) gguf_text(f, i % 2 ? "a b" : "Ġ t");
     gguf_set_u32(f, "tokenizer.ggml.eos_token_id", (uint32_t)w->eos);
     gguf_set_bool(f, "tokenizer.ggml.add_bos_token", false);
+}
+
+static inline gguf_file* vocab_file(const words* w)
+{
+    gguf_file* f = gguf_begin(3);
+    vocab_put(f, w);
     return f;
 }

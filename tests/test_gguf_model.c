@@ -1,9 +1,12 @@
 /* Models out of GGUF files: every family and type, what is refused, and the fuzzer's corpus. */
 #include "tests/gguf_file.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 
-#include "model/folder.h"
+#include "host/durable.h"
+#include "host/json.h"
+#include "host/record.h"
 #include "model/gguf_weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size); /* fuzz_gguf.c */
@@ -464,6 +467,84 @@ static void a_folder_stands_for_its_only_file(void** state)
     (void)unlink(config);
 }
 
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static cJSON* read_json(const char* folder, const char* name)
+{
+    char file[128];
+    cJSON* json = NULL;
+    (void)snprintf(file, sizeof file, "%s/%s", folder, name);
+    ASSERT_OK(gr_json_read(file, &json));
+    return json;
+}
+
+static const cJSON* at(const cJSON* json, const char* key)
+{
+    const cJSON* item = cJSON_GetObjectItemCaseSensitive(json, key);
+    assert_non_null(item);
+    return item;
+}
+
+/* The folder's tokenizer.json says of every token and merge what the file says. */
+static void check_tokenizer(const char* folder, const words* w)
+{
+    cJSON* json = read_json(folder, "tokenizer.json");
+    const cJSON *bpe = at(json, "model"), *vocab = at(bpe, "vocab"), *added = NULL;
+    assert_int_equal(cJSON_GetArraySize(vocab), w->n_tokens);
+    assert_int_equal(cJSON_GetArraySize(at(bpe, "merges")), w->n_merges);
+    int n_added = 0;
+    for (int i = 0; i < w->n_tokens; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof text, "%.*s%d", i % 5, "Ġé<>", i);
+        if (gr_utf8_length(text, strlen(text)) == 0 || i % 5 == 3) continue; /* a character cut */
+        assert_int_equal(at(vocab, text)->valueint, i);
+    }
+    cJSON_ArrayForEach(added, at(json, "added_tokens"))
+    {
+        int kind = 1 + at(added, "id")->valueint % 6;
+        assert_true(kind == GR_TOKEN_CONTROL || kind == GR_TOKEN_USER || kind == GR_TOKEN_UNKNOWN);
+        assert_int_equal(cJSON_IsTrue(at(added, "special")), kind != GR_TOKEN_USER);
+        n_added++;
+    }
+    assert_int_equal(n_added, (w->n_tokens + 4) / 6 + (w->n_tokens + 3) / 6 +
+                                  (w->n_tokens + 2) / 6); /* kinds 2, 3 and 4 */
+    cJSON_Delete(json);
+}
+
+/* Out of a GGUF file and into a folder: weights, shape, ids and tokenizer. */
+static void an_export_says_what_the_file_said(void** state)
+{
+    (void)state;
+    char folder[96];
+    (void)snprintf(folder, sizeof folder, "%s/out", dir);
+    for (int round = 0; round < 9; round++) {
+        int family = round % 3;
+        gr_model_config c = random_shape(family), got;
+        words w = {.n_tokens = c.vocab, .n_merges = 5, .n_kinds = c.vocab, .bad_kind = -1};
+        w.eos = 3, w.model = true;
+        model a, b;
+        model_open(&a, &c);
+        randomise(&a);
+        gguf_file* f = model_file(&a, family, 3);
+        vocab_put(f, &w);
+        finish(f);
+        ASSERT_OK(gr_export(&a.w, folder, path, GR_FILE_F32, round % 2 ? 5000 : GR_SHARD_BYTES));
+        ASSERT_OK(gr_model_config_load(folder, &got));
+        assert_same_shape(&got, &c);
+        model_open(&b, &got);
+        ASSERT_OK(gr_folder_load(&b.w, folder));
+        assert_true(gr_weights_hash(&a.w) == gr_weights_hash(&b.w));
+        check_tokenizer(folder, &w);
+        cJSON* json = read_json(folder, "generation_config.json");
+        assert_int_equal(at(json, "eos_token_id")->valueint, 3);
+        assert_int_equal(cJSON_GetArraySize(json), 1);
+        cJSON_Delete(json);
+        ASSERT_OK(gr_remove_folder(folder, NULL));
+        model_close(&a);
+        model_close(&b);
+    }
+}
+
 /* ---- fuzz ------------------------------------------------------------------------------------ */
 
 /* What the fuzzer starts from: models of each family and a vocabulary. They are also written to the
@@ -518,6 +599,7 @@ int main(void)
         cmocka_unit_test(other_divisors_are_refused),
         cmocka_unit_test(vocabularies_of_another_size_are_refused),
         cmocka_unit_test(a_folder_stands_for_its_only_file),
+        cmocka_unit_test(an_export_says_what_the_file_said),
         cmocka_unit_test(corpus_and_its_neighbours_are_survived),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
