@@ -6,10 +6,11 @@ typedef struct escape {
     const char *name, *text;
 } escape;
 
-/* A system call by number; prints ESCAPED unless it fails. */
-#define CALL(number, arguments)                                                            \
-    "python3 -c 'import ctypes; l = ctypes.CDLL(None, use_errno=True); b = b\"x\" * 512\n" \
-    "if l.syscall(" #number ", " arguments ") >= 0: print(\"ESCAPED\")'"
+/* A system call by number; prints ESCAPED, or the error. */
+#define CALL(number, arguments)                                                                \
+    "python3 -c 'import ctypes, os; l = ctypes.CDLL(None, use_errno=True); b = b\"x\" * 512\n" \
+    "if l.syscall(" #number ", " arguments ") >= 0: print(\"ESCAPED\")\n"                      \
+    "else: print(os.strerror(ctypes.get_errno()))'"
 #define NEW_USER "0x10000000"
 
 static const escape escapes[] = {
@@ -34,14 +35,15 @@ static const escape escapes[] = {
     {"read /proc/1/environ", "cat /proc/1/environ && echo ESCAPED"},
     {"open the init's descriptors", "ls /proc/1/fd && echo ESCAPED"},
     {"kill the init", "kill -9 1; sleep 0.05; kill -STOP 1; sleep 0.05; echo still here"},
-    {"see other processes", "test $(ls -d /proc/[0-9]* | wc -l) -gt 6 && echo ESCAPED"},
+    {"see other processes",
+     "test $(ls -d /proc/[0-9]* | wc -l) -gt 6 && echo ESCAPED || echo only its own"},
     {"be spared by the OOM killer", "echo -500 >/proc/self/oom_score_adj && echo ESCAPED"},
     {"higher limits", "ulimit -Hn 1000000 && echo ESCAPED; ulimit -f unlimited && echo ESCAPED"},
     {"a better priority", "renice -n -5 $$ && echo ESCAPED"},
     /* rights */
     {"a set-user-id shell", "cp /bin/bash /tmp/b && chmod 4755 /tmp/b && /tmp/b -pc 'grep -q "
                             "CapEff.*[1-9a-f] /proc/self/status "
-                            "&& echo ESCAPED'"},
+                            "&& echo ESCAPED || echo no rights'"},
     {"su", "su -c 'grep -q CapEff.*[1-9a-f] /proc/self/status && echo ESCAPED'"},
     {"file capabilities", "cp /bin/cat /tmp/c; setcap cap_sys_admin+ep /tmp/c && echo ESCAPED"},
     {"another user", "python3 -c 'import os; os.setuid(1); print(\"ESCAPED\")'"},
@@ -58,7 +60,7 @@ static const escape escapes[] = {
      "mkdir -p /sys/fs/cgroup/x && echo ESCAPED; ls /sys/fs/cgroup/* && echo ESCAPED"},
     /* network */
     {"a connection", "timeout 2 bash -c '>/dev/tcp/1.1.1.1/53' && echo ESCAPED"},
-    {"a name", "timeout 2 getent hosts deb.debian.org && echo ESCAPED"},
+    {"a name", "timeout 2 getent hosts deb.debian.org && echo ESCAPED || echo no such name"},
     {"a host's server", "timeout 2 bash -c '>/dev/tcp/127.0.0.1/22' && echo ESCAPED"},
     {"raw packets", "python3 -c 'import socket; socket.socket(17, 3); print(\"ESCAPED\")'"},
     {"a raw socket", "python3 -c 'import socket; socket.socket(2, 3, 1); print(\"ESCAPED\")'"},

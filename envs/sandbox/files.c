@@ -41,15 +41,6 @@ static gr_status failed(const char* what, const char* name)
                    name, strerror(errno));
 }
 
-bool gr_files_any(int folder)
-{
-    DIR* d = open_folder(folder, ".");
-    if (d == NULL) return true;
-    bool any = next_name(d) != NULL;
-    (void)closedir(d);
-    return any;
-}
-
 /* ---- remove ---------------------------------------------------------------------------------- */
 
 typedef struct removal {

@@ -21,5 +21,3 @@ GR_MUST_CHECK gr_status gr_files_merge(int upper, int into, const char* opaque);
 int64_t gr_files_size(int folder);
 /* Hash of names, kinds, modes and contents, without an entry `.git` at the top. */
 uint64_t gr_files_hash(int folder);
-/* Does the folder hold anything? */
-bool gr_files_any(int folder);

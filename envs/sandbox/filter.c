@@ -113,12 +113,13 @@ static int refuse_by_argument(scmp_filter_ctx f)
         rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
                               SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, typing[i]));
     }
+    /* the kernel takes the lower half of the argument, so the upper one must not matter */
     for (int family = 0; family < 64 && rc == 0; family++) {
         bool known = false;
         for (int i = 0; i < GR_COUNT(families); i++) known |= family == families[i];
         if (known) continue;
         rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)family, 0));
+                              SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, (scmp_datum_t)family));
     }
     return rc;
 }

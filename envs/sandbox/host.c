@@ -13,7 +13,7 @@
 #include "envs/sandbox/place.h"
 #include "envs/sandbox/task.h"
 
-enum { WATCH_MS = 100, MIB = 1 << 20, STEP = 16 * MIB, HASH_S = 600, CLOSING_S = 15 };
+enum { WATCH_MS = 100, ENTRY = 4096, MIB = 1 << 20, STEP = 16 * MIB, HASH_S = 600, CLOSING_S = 15 };
 
 typedef struct box { /* a sandbox */
     struct box* next;
@@ -388,7 +388,8 @@ static void watch_files(uv_timer_t* timer)
     struct statfs s;
     if (h->n_running == 0) (void)uv_timer_stop(timer);
     if (fstatfs(h->place.store, &s) != 0) return;
-    int64_t used = (int64_t)(s.f_blocks - s.f_bfree) * (int64_t)s.f_bsize;
+    int64_t used = (int64_t)(s.f_blocks - s.f_bfree) * (int64_t)s.f_bsize +
+                   (int64_t)(s.f_files - s.f_ffree) * ENTRY; /* empty files take room, too */
     bool tight = s.f_bfree < s.f_blocks / 4 || s.f_ffree < s.f_files / 4;
     h->seen_bytes = GR_MIN(h->seen_bytes, used);
     if (used < h->seen_bytes + STEP && !tight) return;

@@ -36,12 +36,19 @@ static gr_status failed(const char* what, const char* name)
                    name, strerror(errno));
 }
 
-static gr_status make_folder(const gr_layers* ls, const char* path, mode_t mode, uid_t owner)
+/* A folder of the helper's own. There is no mask on modes here. */
+static gr_status make_folder(const gr_layers* ls, const char* path, mode_t mode)
 {
     if (gr_fault("sandbox.mkdir")) return GR_FAIL(GR_EIO, "create %s: injected fault", path);
-    if (mkdirat(ls->store, path, mode) != 0) return failed("create", path);
-    if (fchownat(ls->store, path, owner, owner, 0) != 0) return failed("own", path);
-    return fchmodat(ls->store, path, mode, 0) == 0 ? GR_OK : failed("mode of", path);
+    return mkdirat(ls->store, path, mode) == 0 ? GR_OK : failed("create", path);
+}
+
+/* A folder that commands see. */
+static gr_status make_shown(const gr_layers* ls, const char* path, mode_t mode)
+{
+    GR_TRY(make_folder(ls, path, mode));
+    if (ls->owner == 0 || fchownat(ls->store, path, ls->owner, ls->owner, 0) == 0) return GR_OK;
+    return failed("own", path);
 }
 
 static int open_at(int at, const char* path)
@@ -113,7 +120,7 @@ static gr_status place_base(const gr_layers* ls, const char* tree, const char* a
     struct stat s;
     int from = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (from < 0) return GR_FAIL(GR_EARG, "%.200s: %s", tree, strerror(errno));
-    gr_status st = fstat(from, &s) == 0 ? make_folder(ls, at, 0700, 0) : failed("look at", tree);
+    gr_status st = fstat(from, &s) == 0 ? make_folder(ls, at, 0700) : failed("look at", tree);
     if (st == GR_OK && !mount_base(ls, tree, at)) {
         gr_log("sandbox: %s: no mount with another owner here; copied", tree);
         st = gr_files_remove(ls->store, at);
@@ -196,7 +203,7 @@ static gr_status new_layer(gr_layers* ls, gr_layer* below, gr_layer** out)
     }
     ls->n_layers++;
     path_of(l, "", path);
-    gr_status st = make_folder(ls, path, 0700, ls->owner);
+    gr_status st = make_folder(ls, path, 0711);
     if (st == GR_OK)
         *out = l;
     else
@@ -212,7 +219,7 @@ static gr_status make_upper(const gr_layers* ls, const gr_layer* l, const char* 
     struct stat s;
     if (fstatat(ls->store, like, &s, 0) != 0) return failed("look at", like);
     path_of(l, which, path);
-    return make_folder(ls, path, s.st_mode & 07777, ls->owner);
+    return make_shown(ls, path, s.st_mode & 07777);
 }
 
 /* An empty layer to write in, above `below`, as the one beside it. */
@@ -226,7 +233,7 @@ static gr_status open_layer(gr_layers* ls, gr_layer* below, const char* like_tre
     if (st == GR_OK) st = make_upper(ls, l, "rest", like_rest);
     for (int i = 2; i < GR_COUNT(folders) && st == GR_OK; i++) {
         path_of(l, folders[i], path);
-        st = make_folder(ls, path, 0700, ls->owner);
+        st = make_folder(ls, path, 0700);
     }
     if (st == GR_OK)
         *out = l;
@@ -247,19 +254,6 @@ static int64_t size_of(const gr_layers* ls, const gr_layer* l)
         (void)close(fd);
     }
     return sum;
-}
-
-static bool is_untouched(const gr_layers* ls, const gr_layer* l)
-{
-    char path[64];
-    bool any = false;
-    for (int i = 0; i < 2; i++) {
-        path_of(l, folders[i], path);
-        int fd = open_at(ls->store, path);
-        any |= fd < 0 || gr_files_any(fd);
-        if (fd >= 0) (void)close(fd);
-    }
-    return !any;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -293,7 +287,7 @@ static gr_status flatten(gr_layers* ls, const gr_layer* top, gr_layer** out)
     gr_status st = GR_OK;
     for (int i = 0; i < 2 && st == GR_OK; i++) {
         path_of(flat, folders[i], path);
-        st = make_folder(ls, path, 0755, ls->owner);
+        st = make_shown(ls, path, 0755);
     }
     while (n > 0 && st == GR_OK) st = merge_into(ls, way[--n], flat);
     flat->bytes = size_of(ls, flat);
@@ -347,22 +341,18 @@ gr_status gr_layers_new(gr_layers* ls, gr_stack* out, const char* tree)
     return st;
 }
 
-/* The parent's own layer becomes the highest frozen one, shared by both. */
-static gr_status freeze(gr_layers* ls, gr_stack* s)
+/* The parent's own layer, of so many bytes, becomes the highest frozen one, shared by both. */
+static gr_status freeze(gr_layers* ls, gr_stack* s, int64_t bytes)
 {
     char tree[64], rest[64];
     gr_layer *frozen = s->own, *fresh = NULL, *flat = NULL;
     path_of(frozen, "tree", tree);
     path_of(frozen, "rest", rest);
-    frozen->bytes = size_of(ls, frozen) + (s->below != NULL ? s->below->bytes : 0);
+    frozen->bytes = bytes + (s->below != NULL ? s->below->bytes : 0);
     if (frozen->depth > GR_LAYERS_DEEP) GR_TRY(flatten(ls, frozen, &flat));
     gr_status st = open_layer(ls, flat != NULL ? flat : frozen, tree, rest, &fresh);
     release(ls, flat); /* the fresh one holds it */
     if (st != GR_OK) return st;
-    for (int i = 2; i < GR_COUNT(folders); i++) { /* a frozen layer needs no work folders */
-        path_of(frozen, folders[i], tree);
-        if (gr_files_remove(ls->store, tree) != GR_OK) gr_log("sandbox: %s", gr_last_error_text());
-    }
     release(ls, frozen);
     s->below = fresh->below; /* held by the fresh layer */
     s->own = fresh;
@@ -373,7 +363,9 @@ gr_status gr_layers_fork(gr_layers* ls, gr_stack* from, gr_stack* to)
 {
     char tree[64], rest[64];
     gr_stack s = {.base = from->base};
-    if (ls->overlay && !is_untouched(ls, from->own)) GR_TRY(freeze(ls, from));
+    int64_t bytes =
+        ls->overlay ? size_of(ls, from->own) : 0; /* 0: nothing in it, not even empty files */
+    if (bytes > 0) GR_TRY(freeze(ls, from, bytes));
     path_of(from->own, "tree", tree);
     path_of(from->own, "rest", rest);
     GR_TRY(ls->overlay ? open_layer(ls, from->below, tree, rest, &s.own)
@@ -455,12 +447,12 @@ gr_status gr_layers_open(gr_layers* ls, int store, bool as_root, char* notice, s
         .remap = as_root,
         .next = 1,
     };
-    GR_TRY(make_folder(ls, "l", 0755, 0));
-    GR_TRY(make_folder(ls, "b", 0755, 0));
-    GR_TRY(
-        make_folder(ls, "rest", 0755, ls->owner)); /* the base of what persists besides the tree */
-    GR_TRY(make_folder(ls, "rest/tmp", 01777, ls->owner));
-    GR_TRY(make_folder(ls, "rest/home", 0700, ls->owner));
+    (void)umask(0);
+    GR_TRY(make_folder(ls, "l", 0755));
+    GR_TRY(make_folder(ls, "b", 0755));
+    GR_TRY(make_shown(ls, "rest", 0755)); /* the base of what persists besides the tree */
+    GR_TRY(make_shown(ls, "rest/tmp", 01777));
+    GR_TRY(make_shown(ls, "rest/home", 0700));
     ls->overlay = overlay_works(ls);
     if (!ls->overlay) (void)snprintf(notice, cap, "no overlay file system here: trees are copied");
     return GR_OK;
