@@ -1,6 +1,10 @@
-/* test_sandbox_wire.c - the messages of sandboxes, as pure functions of bytes. */
+/* test_sandbox_wire.c - what needs no sandbox: messages as pure functions of bytes, and what is
+ * written into control groups of either version. */
 #include "tests/disk.h"
 
+#include <sys/resource.h>
+
+#include "envs/sandbox/limits.h"
 #include "envs/sandbox/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n); /* fuzz_sandbox.c */
@@ -208,6 +212,100 @@ static void damaged_messages_do_no_harm(void** state)
     assert_true(files >= 4);
 }
 
+/* ---- control groups, as files in a folder ---------------------------------------------------- */
+
+static char hierarchy[80];
+
+static void plant(const char* folder, const char* const* files)
+{
+    char path[200];
+    (void)snprintf(path, sizeof path, "%s/%s", hierarchy, folder);
+    (void)mkdir(path, 0755);
+    for (; *files != NULL; files++) spill(path, *files, "", 0);
+}
+
+static void expect_file(const char* file, const char* expected)
+{
+    char* text = slurp(hierarchy, file, NULL);
+    if (text == NULL || strcmp(text, expected) != 0) {
+        fail_msg("%s: `%s`, not `%s`", file, text != NULL ? text : "(none)", expected);
+    }
+    free(text);
+}
+
+static gr_groups open_planted(const char* mounts, char* notice, size_t cap)
+{
+    gr_groups g;
+    char path[120];
+    spill(scratch, "mounts", mounts, strlen(mounts));
+    (void)snprintf(path, sizeof path, "%s/mounts", scratch);
+    gr_groups_open(&g, path, "/in", "run", notice, cap);
+    return g;
+}
+
+static void version_2_groups_get_their_limits(void** state)
+{
+    (void)state;
+    static const char* const control[] = {"cgroup.subtree_control", NULL};
+    static const char* const one[] = {
+        "memory.max", "memory.swap.max", "memory.oom.group", "pids.max",
+        "cpu.max",    "cgroup.procs",    "memory.events",    NULL};
+    char mounts[300], notice[200] = "";
+    (void)snprintf(hierarchy, sizeof hierarchy, "%s/v2", scratch);
+    plant("", control);
+    plant("in", control);
+    plant("in/run", control);
+    plant("in/run/7", one);
+    (void)snprintf(mounts, sizeof mounts, "proc /proc proc rw 0 0\ncgroup2 %s cgroup2 rw 0 0\n",
+                   hierarchy);
+    spill(hierarchy, "cgroup.controllers", "cpuset cpu io memory\n", 21);
+    gr_groups g = open_planted(mounts, notice, sizeof notice);
+    assert_int_equal(g.version, 2);
+    assert_string_equal(notice, "no control group here for pids"); /* it is not handed down here */
+    spill(hierarchy, "cgroup.controllers", "cpuset cpu io memory pids\n", 26);
+    notice[0] = 0;
+    g = open_planted(mounts, notice, sizeof notice);
+    assert_string_equal(notice, "");
+    gr_sandbox_settings s;
+    gr_sandbox_defaults(&s);
+    s.memory_mb = 64;
+    s.pids = 33;
+    s.cpus = 1.5;
+    ASSERT_OK(gr_group_make(&g, 7, &s));
+    ASSERT_OK(gr_group_enter(&g, 7, 4242));
+    expect_file("in/run/7/memory.max", "67108864");
+    expect_file("in/run/7/memory.swap.max", "0");
+    expect_file("in/run/7/memory.oom.group", "1");
+    expect_file("in/run/7/pids.max", "33");
+    expect_file("in/run/7/cpu.max", "150000 100000");
+    expect_file("in/run/7/cgroup.procs", "4242");
+    spill(hierarchy, "in/run/7/memory.events",
+          "low 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n", 47);
+    assert_int_equal(gr_group_kills(&g, 7), 3);
+}
+
+static void without_groups_limits_are_those_of_processes(void** state)
+{
+    (void)state;
+    char notice[200] = "";
+    gr_groups g = open_planted("proc /proc proc rw 0 0\n", notice, sizeof notice);
+    assert_int_equal(g.version, 0);
+    assert_string_equal(notice, "no control group here for memory, pids, cpu");
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rlimit r[3];
+        gr_sandbox_settings s;
+        gr_sandbox_defaults(&s);
+        s.memory_mb = 512;
+        gr_limits_apply(&g, &s);
+        (void)getrlimit(RLIMIT_AS, &r[0]);
+        (void)getrlimit(RLIMIT_NPROC, &r[1]);
+        (void)getrlimit(RLIMIT_FSIZE, &r[2]);
+        _exit(r[0].rlim_max != 512u << 20 || r[1].rlim_max != 256 || r[2].rlim_cur != 512u << 20);
+    }
+    assert_int_equal(wait_for(pid), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +313,8 @@ int main(void)
         cmocka_unit_test(replies_are_read_as_they_were_written),
         cmocka_unit_test(limits_travel_whole_and_in_range),
         cmocka_unit_test(damaged_messages_do_no_harm),
+        cmocka_unit_test(version_2_groups_get_their_limits),
+        cmocka_unit_test(without_groups_limits_are_those_of_processes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

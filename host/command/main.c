@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "envs/sandbox/sandbox.h"
 #include "host/command/command.h"
 
 static void overview(FILE* f)
@@ -18,6 +19,16 @@ static void overview(FILE* f)
                "  grove train configs/frozenlake_patr.json run.seed=2 run.name=second --dry-run\n"
                "  grove inspect runs/frozenlake_patr\n\n"
                "`grove COMMAND --help` lists options and settings.\n");
+}
+
+/* The helper that owns sandboxes is forked while this process is small and has one thread. It
+ * sleeps until a world asks for something. */
+static int run(const gr_command* command, int argc, char** argv)
+{
+    if (gr_sandbox_prestart() != GR_OK) gr_log("grove: %s", gr_last_error_text());
+    int status = command->run(argc, argv);
+    gr_sandbox_stop();
+    return status;
 }
 
 int main(int argc, char** argv)
@@ -38,7 +49,7 @@ int main(int argc, char** argv)
         char name[64];
         (void)snprintf(name, sizeof name, "grove %s", argv[1]);
         argv[1] = name;
-        return gr_commands[i]->run(argc - 1, argv + 1);
+        return run(gr_commands[i], argc - 1, argv + 1);
     }
     fprintf(stderr, "grove: no command `%s`; `grove --help` lists them\n", argv[1]);
     return 1;
