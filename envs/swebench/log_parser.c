@@ -128,8 +128,8 @@ static bool summary_line(span line, span* status, span* name)
     *status = next_word(&line);
     *name = next_word(&line);
     if (!begins(*status, "FAILED")) return name->n > 0 && !is_skip_count(*status, *name);
-    /* The harness first makes every " - " of such a line a space; none shares its space with the
-     * one before. */
+    /* The harness first makes every " - " of such a line a space; none shares its space with
+     * the one before. */
     const char* used = NULL;
     while (is(*name, "-") && name->at[-1] == ' ' && name->at - 1 != used && begins(line, " ")) {
         used = line.at;
