@@ -168,31 +168,15 @@ static bool launchable(const char* name, const void* kernel, dim3 g, dim3 b, siz
     return false;
 }
 
-void run_grid(const char* name, const void* kernel, dim3 g, dim3 b, size_t shared_bytes,
-              cudaStream_t stream, void (*entry)(void*), void* arguments)
+/* Blocks in order, from the same start for each way to run them. */
+static void run_blocks(cudaStream_t stream, void (*entry)(void*), void* place)
 {
-    if (!launchable(name, kernel, g, b, shared_bytes)) return;
-    grid_size = g;
-    block_size = b;
-    grid = Launch{};
-    grid.name = name;
-    grid.shared_bytes = shared_bytes;
     grid.entry = entry;
-    grid.arguments = arguments;
-    static uint32_t launches;
-    grid.number = ++launches;
+    grid.arguments = place;
+    grid.block_epoch.clear();
     grid.first_epoch = last_epoch + 1;
     begin_work(stream, grid.first_epoch);
-    block.threads = (int)(b.x * b.y * b.z);
-    block.warps = (block.threads + 31) / 32;
-    block.number = 0;
-    for (unsigned i = 0; i < (unsigned)block.threads; i++) {
-        Fiber* f = &fibers[i];
-        f->linear = i;
-        f->lane = (int)(i % 32);
-        f->warp = (int)(i / 32);
-        f->thread_index = make_uint3(i % b.x, i / b.x % b.y, i / (b.x * b.y));
-    }
+    const dim3 g = grid_size;
     for (uint64_t n = 0; n < (uint64_t)g.x * g.y * g.z && !grid.stop; n++) {
         const uint3 at =
             make_uint3((unsigned)(n % g.x), (unsigned)(n / g.x % g.y), (unsigned)(n / g.x / g.y));
@@ -200,6 +184,50 @@ void run_grid(const char* name, const void* kernel, dim3 g, dim3 b, size_t share
         block.number = (int)n;
         run_block();
     }
+}
+
+static void run_both(cudaStream_t stream, const Kernel& kernel, const Runner& other)
+{
+    const Memory before = read_memory();
+    pause_counts(true);
+    run_blocks(stream, kernel.entry, kernel.place);
+    pause_counts(false);
+    if (grid.stop) return;
+    const Memory after = read_memory();
+    for (const auto& m : before) memcpy(m.first, m.second.data(), m.second.size());
+    run_blocks(stream, other.entry, other.arguments);
+    if (!grid.stop) other.compare(after, kernel.function);
+}
+
+static void number_threads(dim3 b)
+{
+    block.threads = (int)(b.x * b.y * b.z);
+    block.warps = (block.threads + 31) / 32;
+    for (unsigned i = 0; i < (unsigned)block.threads; i++) {
+        Fiber* f = &fibers[i];
+        f->linear = i;
+        f->lane = (int)(i % 32);
+        f->warp = (int)(i / 32);
+        f->thread_index = make_uint3(i % b.x, i / b.x % b.y, i / (b.x * b.y));
+    }
+}
+
+void run_grid(const Kernel& kernel, dim3 g, dim3 b, size_t shared_bytes, cudaStream_t stream)
+{
+    if (!launchable(kernel.name, kernel.function, g, b, shared_bytes)) return;
+    grid_size = g;
+    block_size = b;
+    grid = Launch{};
+    grid.name = kernel.name;
+    grid.shared_bytes = shared_bytes;
+    number_threads(b);
+    const Runner other = other_runner(kernel.function, kernel.arguments, kernel.count);
+    if (other.entry == nullptr)
+        run_blocks(stream, kernel.entry, kernel.place);
+    else if (other.compare == nullptr)
+        run_blocks(stream, other.entry, other.arguments);
+    else
+        run_both(stream, kernel, other);
     end_launch_counts();
 }
 

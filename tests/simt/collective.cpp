@@ -105,9 +105,9 @@ static Collective* join(Fiber* f, unsigned mask, Op op, const void* pc, void (*f
     return c;
 }
 
-const Collective& collective(unsigned mask, Op op, const Payload& in, void (*finish)(Collective&))
+const Collective& collective_at(unsigned mask, Op op, const Payload& in,
+                                void (*finish)(Collective&), const void* pc)
 {
-    const void* pc = __builtin_return_address(0);
     Fiber* f = self();
     release_last(f);
     if (!(mask >> f->lane & 1)) {
@@ -123,6 +123,11 @@ const Collective& collective(unsigned mask, Op op, const Payload& in, void (*fin
     finish_if_complete(f->warp, __builtin_ctz(mask));
     if (f->state == IN_COLLECTIVE) wait_as(IN_COLLECTIVE, pc);
     return *c;
+}
+
+const Collective& collective(unsigned mask, Op op, const Payload& in, void (*finish)(Collective&))
+{
+    return collective_at(mask, op, in, finish, __builtin_return_address(0));
 }
 
 void inactive_source(const void* pc, int lane)
@@ -144,7 +149,7 @@ static void open_barrier_if_complete()
         if (fibers[i].state == IN_BARRIER) fibers[i].state = RUNNING;
 }
 
-static void arrive(const void* pc)
+void sync_threads_at(const void* pc)
 {
     if (waiting == 0) barrier_pc = pc;
     if (barrier_pc != pc && place(barrier_pc) != place(pc))
@@ -156,14 +161,14 @@ static void arrive(const void* pc)
     if (self()->state == IN_BARRIER) wait_as(IN_BARRIER, pc);
 }
 
-void sync_threads() { arrive(__builtin_return_address(0)); }
+void sync_threads() { sync_threads_at(__builtin_return_address(0)); }
 
 int sync_threads_reduce(Reduction kind, int predicate)
 {
     if (kind == COUNT) reduced[COUNT] += predicate != 0;
     if (kind == AND) reduced[AND] &= predicate != 0;
     if (kind == OR) reduced[OR] |= predicate != 0;
-    arrive(__builtin_return_address(0));
+    sync_threads_at(__builtin_return_address(0));
     return result[kind];
 }
 
@@ -190,14 +195,18 @@ static void open_named(int id)
     }
 }
 
-void named_barrier(int id, int threads)
+void named_barrier_at(int id, int threads, const void* pc)
 {
     Fiber* f = self();
-    const void* pc = __builtin_return_address(0);
     f->barrier_id = id;
     f->state = IN_NAMED_BARRIER;
     if (++named_count[id] == threads) open_named(id);
     if (f->state == IN_NAMED_BARRIER) wait_as(IN_NAMED_BARRIER, pc);
+}
+
+void named_barrier(int id, int threads)
+{
+    named_barrier_at(id, threads, __builtin_return_address(0));
 }
 
 void leave_collectives(Fiber* f)

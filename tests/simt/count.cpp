@@ -29,7 +29,7 @@ struct Tally {
 };
 typedef std::map<std::tuple<std::string, int, const void*>, Tally> Tallies; /* pc NULL: the total */
 
-static bool counting;
+static bool counting, paused;
 static Tallies tallies;
 
 struct Event {
@@ -99,7 +99,7 @@ static void count_request(const Event (&by_lane)[32])
 
 void cut_counts(int warp)
 {
-    if (!counting) return;
+    if (!counting || paused) return;
     std::map<std::pair<const void*, int>, std::vector<std::pair<int, Event>>> requests[SIMT_MMA];
     for (int lane = 0; lane < 32; lane++) {
         std::map<std::pair<const void*, int>, int> seen;
@@ -118,7 +118,7 @@ void cut_counts(int warp)
 
 void count_access(const void* p, int size, Access kind, const void* pc)
 {
-    if (!counting) return;
+    if (!counting || paused) return;
     const bool shared = p >= __start_simt_shared && p < __stop_simt_shared;
     if (!shared && !is_device(p)) return;
     const uint64_t address =
@@ -127,9 +127,11 @@ void count_access(const void* p, int size, Access kind, const void* pc)
     logs[current->linear].push_back({pc, address, size, (simt_kind)(first + kind)});
 }
 
+void pause_counts(bool pause) { paused = pause; }
+
 void count_mma(const void* pc)
 {
-    if (!counting) return;
+    if (!counting || paused) return;
     Event by_lane[32] = {};
     for (Event& e : by_lane) e = {pc, 0, 1, SIMT_MMA};
     count_request(by_lane);

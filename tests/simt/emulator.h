@@ -90,6 +90,20 @@ extern char arguments[4096]; /* of the kernel */
 static inline Fiber* self() { return (Fiber*)current; }
 static inline unsigned bit(int lane) { return 1u << lane; }
 
+/* ---- ptx/launch.cpp: another way to run a kernel ---------------------------------------------------- */
+
+/* entry NULL: run the source. compare NULL: run this instead of the source; else after it, from the
+ * same memory, and hand it what the source left there. */
+typedef std::vector<std::pair<char*, std::vector<char>>>
+    Memory; /* live allocations, what they hold */
+struct Runner {
+    void (*entry)(void*);
+    void* arguments;
+    void (*compare)(const Memory& source, const void* kernel);
+};
+Runner other_runner(const void* kernel, const Argument* arguments, int count);
+std::string other_place(const void* pc); /* "": not one of its places */
+
 /* ---- fiber.cpp ------------------------------------------------------------------------------------ */
 void prepare_fiber(Fiber* f, void (*main)());
 void switch_to(Fiber* f);   /* from the scheduler */
@@ -104,6 +118,15 @@ void reset_collectives();
 void leave_collectives(Fiber* f); /* f returns from the kernel */
 std::string waiting_threads();
 
+/* As those of simt.h, called from `pc`. */
+const Collective& collective_at(unsigned mask, Op op, const Payload& in,
+                                void (*finish)(Collective&), const void* pc);
+void sync_threads_at(const void* pc);
+void named_barrier_at(int id, int threads, const void* pc);
+
+/* ---- tensor.cpp ----------------------------------------------------------------------------------- */
+void copy_async_at(uint32_t dst, const void* src, int bytes, const void* pc);
+
 /* ---- memory.cpp ----------------------------------------------------------------------------------- */
 void reset_shared();
 void check_access(const void* p, int size, Access kind, const void* pc); /* counts nothing */
@@ -113,9 +136,11 @@ void host_access(const void* p, size_t bytes); /* of a copy */
 char* allocate_device(size_t bytes);           /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
+Memory read_memory();
 
 /* ---- count.cpp ------------------------------------------------------------------------------------ */
 void count_access(const void* p, int size, Access kind, const void* pc);
+void pause_counts(bool pause);
 void count_mma(const void* pc);
 void cut_counts(int warp); /* the lanes of a warp meet */
 void end_launch_counts();

@@ -237,6 +237,15 @@ bool release_device(void* p)
     return true;
 }
 
+Memory read_memory()
+{
+    Memory all;
+    for (const auto& a : allocations)
+        if (a.second.live)
+            all.push_back({arena + a.first, {arena + a.first, arena + a.first + a.second.size}});
+    return all;
+}
+
 /* The reason why [offset, offset + size) is not all inside one live allocation, or "". Offsets are
  * signed: a wild index may point before the arena. */
 static std::string outside(int64_t offset, uint64_t size)

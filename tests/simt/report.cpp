@@ -37,6 +37,8 @@ std::string place(const void* pc)
     static std::map<const void*, std::string> known;
     std::string& text = known[pc];
     if (!text.empty()) return text;
+    text = other_place(pc);
+    if (!text.empty()) return text;
     const bool fixed = __ehdr_start.e_type == ET_EXEC;
     const uintptr_t base = fixed ? 0 : (uintptr_t)&__ehdr_start;
     char command[96], line[512];

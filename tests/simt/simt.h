@@ -12,6 +12,7 @@
  * The first defect of a launch becomes the error of cudaGetLastError, with file and line.
  * SIMT_ORDER=0, 1, 2 in the environment runs threads in ascending, descending, random order. */
 #pragma once
+#include <array>
 #include <math.h>
 #include <new>
 #include <stddef.h>
@@ -63,9 +64,21 @@ extern char dynamic_shared[];
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
+struct Argument {
+    const void* at;
+    size_t bytes;
+};
+struct Kernel {
+    const char* name;
+    const void* function;
+    void (*entry)(void*); /* calls it with the arguments at a place */
+    void* place;
+    const Argument* arguments;
+    int count;
+};
 void* argument_buffer(size_t bytes);
-void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-              cudaStream_t stream, void (*entry)(void*), void* arguments);
+void run_grid(const Kernel& kernel, dim3 grid, dim3 block, size_t shared_bytes,
+              cudaStream_t stream);
 
 template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
@@ -77,9 +90,14 @@ void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_
     };
     void* place = argument_buffer(sizeof(Call));
     Call* call = new (place) Call{kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
-    run_grid(
-        name, (const void*)kernel, grid, block, shared_bytes, stream,
-        [](void* p) { std::apply(((Call*)p)->kernel, ((Call*)p)->arguments); }, call);
+    const auto list = std::apply(
+        [](const P&... p) {
+            return std::array<Argument, sizeof...(P)>{Argument{&p, sizeof p}...};
+        },
+        call->arguments);
+    const auto entry = [](void* p) { std::apply(((Call*)p)->kernel, ((Call*)p)->arguments); };
+    run_grid({name, (const void*)kernel, entry, call, list.data(), (int)list.size()}, grid, block,
+             shared_bytes, stream);
 }
 
 /* ---- warp collectives --------------------------------------------------------------------------- */

@@ -60,9 +60,8 @@ void finish_ldmatrix(Collective& c) { ldmatrix(c, false); }
 void finish_ldmatrix_trans(Collective& c) { ldmatrix(c, true); }
 
 /* The destination is poison until the copy has been waited for. */
-void copy_async(uint32_t dst, const void* src, int bytes)
+void copy_async_at(uint32_t dst, const void* src, int bytes, const void* pc)
 {
-    const void* pc = __builtin_return_address(0);
     char* to = __start_simt_shared + dst;
     need_aligned(to, 16, pc);
     need_aligned(src, 16, pc);
@@ -71,6 +70,11 @@ void copy_async(uint32_t dst, const void* src, int bytes)
     memset(to, 0xff, 16);
     set_pending(dst, 16, true);
     self()->loose.push_back({dst, (const char*)src, bytes, pc});
+}
+
+void copy_async(uint32_t dst, const void* src, int bytes)
+{
+    copy_async_at(dst, src, bytes, __builtin_return_address(0));
 }
 
 void commit_async()
