@@ -125,7 +125,8 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
         const char* text = show(run, d, turn, e.obs, &n_text);
         int next = b->n_tokens + n_text + (run->train_settings.plan ? TURN_MAX : ACTION_MAX);
         if (e.obs->end != GR_RUNNING || next > longest) break;
-        *fits = next <= d->max_tokens; /* always, behind no other: a micro-batch holds max_context */
+        *fits =
+            next <= d->max_tokens; /* always, behind no other: a micro-batch holds max_context */
         if (!*fits) break;
         append(b, text, n_text);
         int n = append_action(run, d, handle, key, turn, action);
