@@ -77,7 +77,7 @@ class Browser:
         elif method == "Network.requestWillBeSent" and not p["request"]["url"].startswith(("file:", "data:", "about:", "blob:")):
             self.complaints.append("network: " + p["request"]["url"])
 
-    def call(self, method, timeout=60, **params):
+    def call(self, method, timeout=180, **params):
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
@@ -110,7 +110,7 @@ class Browser:
             raise RuntimeError(code + ": " + json.dumps(answer["exceptionDetails"].get("exception", {}).get("description")))
         return answer["result"].get("value")
 
-    def wait(self, condition, seconds=30):
+    def wait(self, condition, seconds=120):
         """Waits until the JavaScript condition holds."""
         end = time.monotonic() + seconds
         while not self.js(f"Boolean({condition})"):

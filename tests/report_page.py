@@ -42,7 +42,7 @@ class Page:
 
     def check(self, what, condition):
         value = condition if isinstance(condition, bool) else bool(self.b.js(condition))
-        print(("ok    " if value else "FAILED ") + what)
+        print(("ok    " if value else "FAILED ") + what, flush=True)
         self.bad += not value
 
     def shot(self, name):
@@ -105,8 +105,12 @@ def trees(page):
         b.click(f".toolbar [data-value={measure}]")
         seen.add(b.js(fills))
     page.check("three measures, three colourings", len(seen) == 3)
-    b.click(".node", 2)
-    page.check("a click chooses a node", f"{chosen} === Number(document.querySelectorAll('.node')[2].dataset.id)")
+    whole = b.js("""[...document.querySelectorAll('.node')].findIndex((n) => {
+        const r = n.getBoundingClientRect(), box = document.querySelector('.forest-scroll').getBoundingClientRect();
+        return r.left > box.left && r.right < box.right && r.top > box.top + 30 && !n.classList.contains('selected'); })""")
+    want = b.js(f"Number(document.querySelectorAll('.node')[{whole}].dataset.id)")
+    b.click(".node", whole)
+    page.check("a click chooses a node", f"{chosen} === {want}")
     page.check("the replay command names it",
                f"document.querySelector('.replay code')?.textContent.endsWith(':' + {chosen}) || {chosen} === 0")
     b.js("location.hash = location.hash.split('/').slice(0, 4).join('/')")

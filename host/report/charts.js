@@ -10,7 +10,8 @@ class Chart {
     this.readout = h("span", { class: "readout" });
     this.plot = h("div", { class: "plot" });
     this.element = h("figure", { class: "chart" },
-      h("figcaption", { title: options.hint && `${options.title}: ${options.hint}` }, h("span", { class: "chart-title" }, options.title),
+      h("figcaption", { title: options.hint && `${options.title}: ${options.hint}` },
+        h("span", { class: "chart-title" }, options.title),
         options.hint && h("span", { class: "chart-hint" }, options.hint), this.readout),
       this.plot);
     this.plot.addEventListener("pointermove", (e) => {

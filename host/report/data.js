@@ -109,7 +109,8 @@ function groupRuns(runs) {
   }
   const list = [...groups.values()];
   const keys = new Set(list.flatMap((g) => Object.keys(g.flat)));
-  const common = [...keys].filter((k) => list.every((g) => g.flat[k] !== undefined)); // blocks of a method alone name nothing
+  // Blocks that one method alone has name nothing.
+  const common = [...keys].filter((k) => list.every((g) => g.flat[k] !== undefined));
   const differing = common.filter((k) => new Set(list.map((g) => JSON.stringify(g.flat[k]))).size > 1);
   const first = ["env.name", "rollout.strategy", "advantage.estimator", "optimizer.lr", "rollout.group"];
   const naming = first.filter((k) => differing.includes(k));

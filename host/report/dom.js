@@ -39,7 +39,7 @@ function short(x) {
 }
 const trim = (x) => minus(Number(x.toPrecision(3)).toString());
 const minus = (text) => text.replace("-", "−");
-const percent = (x, digits = 1) => x === null || x === undefined || Number.isNaN(x) ? "–" : (100 * x).toFixed(digits) + " %";
+const percent = (x, digits = 1) => (Number.isFinite(x) ? (100 * x).toFixed(digits) + " %" : "–");
 const signed = (x, digits = 2) => x === null || x === undefined ? "–" : minus((x > 0 ? "+" : "") + x.toFixed(digits));
 const whole = (x) => !Number.isFinite(x) ? "–" : Math.round(x).toLocaleString("en-US").replaceAll(",", "\u2009");
 const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;

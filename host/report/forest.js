@@ -5,9 +5,11 @@
 
 const ROW = 30, GAP = 14, PILL = 22, TOP = 34, LEFT = 18;
 
+const meanAdvantage = (n) => n.advantage ?? (n.leaves > 0 ? (n.a_pos + n.a_neg) / n.leaves : null);
+
 const MEASURES = {
   score: { label: "score", of: (n) => n.score, diverging: false },
-  advantage: { label: "advantage", of: (n) => n.advantage ?? (n.leaves > 0 ? (n.a_pos + n.a_neg) / n.leaves : null), diverging: true },
+  advantage: { label: "advantage", of: meanAdvantage, diverging: true },
   reward: { label: "reward", of: (n) => (n.children.length === 0 && n.up ? n.total : n.reward || null), diverging: true },
 };
 
@@ -24,8 +26,15 @@ const GLYPH = {
 };
 const OUTCOME_WORD = { success: "success", terminal: "failed", loop: "loop", pruned: "pruned", truncated: "truncated",
   time_limit: "out of turns", error: "error", open: "open" };
-const OUTCOME_TEXT = { success: "success", terminal: "ended without success", loop: "stopped: repeats itself", pruned: "stopped by its score",
-  truncated: "cut off: context, tokens or turns", time_limit: "out of turns", error: "the world failed", open: "still open" };
+const OUTCOME_TEXT = { success: "success", terminal: "ended without success", loop: "stopped: repeats itself",
+  pruned: "stopped by its score", truncated: "cut off: context, tokens or turns", time_limit: "out of turns",
+  error: "the world failed", open: "still open" };
+
+const glyph = (kind) => [s("circle", { r: 8 }), s("path", { d: GLYPH[kind][1] })];
+const glyphIcon = (kind, size) => s("svg", { width: size, height: size, viewBox: "-9 -9 18 18" }, glyph(kind));
+
+/** Ends that are not the world's own. */
+const STOPS = ["loop", "pruned", "truncated", "time_limit", "error"];
 
 /** Rows by depth first, columns by turn. Sets node.x, node.y and returns the extent. */
 function layoutTree(tree) {
@@ -58,9 +67,9 @@ function colouring(tree, name) {
   const { of, diverging } = MEASURES[name];
   const values = tree.nodes.map(of).filter(finite);
   const most = diverging ? d3.max(values, Math.abs) || 1 : 1, zero = cssColor("--zero");
-  const mix = diverging
-    ? d3.scaleLinear([-most, 0, most], [cssColor("--minus"), zero, cssColor("--plus")]).interpolate(d3.interpolateRgb).clamp(true)
-    : d3.scaleLinear([0, 1], [cssColor("--ramp-0"), cssColor("--ramp-1")]).interpolate(d3.interpolateRgb).clamp(true);
+  const scale = diverging ? d3.scaleLinear([-most, 0, most], [cssColor("--minus"), zero, cssColor("--plus")])
+    : d3.scaleLinear([0, 1], [cssColor("--ramp-0"), cssColor("--ramp-1")]);
+  const mix = scale.interpolate(d3.interpolateRgb).clamp(true);
   const paint = (node) => {
     const v = of(node);
     if (!finite(v)) return [null, null];
@@ -121,9 +130,9 @@ class Forest {
   select(node) {
     this.selected = node;
     this.path = new Set(pathTo(node).map((n) => n.id));
-    const box = this.scroller, x = node.x, y = node.y;
-    if (x < box.scrollLeft + 60 || x + this.size.pill > box.scrollLeft + box.clientWidth - 60) box.scrollLeft = x - box.clientWidth / 2;
-    if (y < box.scrollTop + TOP + 30 || y > box.scrollTop + box.clientHeight - 50) box.scrollTop = y - box.clientHeight / 2;
+    const box = this.scroller, x = node.x - box.scrollLeft, y = node.y - box.scrollTop;
+    if (x < 60 || x + this.size.pill > box.clientWidth - 60) box.scrollLeft = node.x - box.clientWidth / 2;
+    if (y < TOP + 30 || y > box.clientHeight - 50) box.scrollTop = node.y - box.clientHeight / 2;
     this.layers.edges.replaceChildren();
     for (const id of [...this.drawn.keys()]) if (id[0] === "e") this.drawn.delete(id);
     for (const [id, g] of this.drawn) if (id[0] === "n") this.mark(g, this.tree.nodes[Number(id.slice(1))]);
@@ -148,7 +157,8 @@ class Forest {
     const first = d3.bisector((n) => n.y).left(this.byRow, view.y0);
     for (let i = first; i < this.byRow.length && this.byRow[i].y <= view.y1; i++) {
       const node = this.byRow[i];
-      if (node.x >= view.x0 && node.x <= view.x1) this.keep(wanted, "n" + node.id, this.layers.nodes, () => this.drawNode(node));
+      if (node.x < view.x0 || node.x > view.x1) continue;
+      this.keep(wanted, "n" + node.id, this.layers.nodes, () => this.drawNode(node));
     }
     for (let i = first; i < this.byRow.length; i++) { // a parent never lies below its child
       const node = this.byRow[i], up = node.up;
@@ -156,7 +166,8 @@ class Forest {
       this.keep(wanted, "e" + node.id, this.layers.edges, () => this.drawEdge(up, node));
     }
     for (const band of this.size.bands.slice(1)) { // the first begins in the row of the prompt itself
-      if (band.to >= view.y0 && band.from <= view.y1) this.keep(wanted, "b" + band.from, this.layers.bands, () => this.drawBand(band));
+      if (band.to < view.y0 || band.from > view.y1) continue;
+      this.keep(wanted, "b" + band.from, this.layers.bands, () => this.drawBand(band));
     }
     for (const [id, element] of this.drawn) if (!wanted.has(id)) { element.remove(); this.drawn.delete(id); }
     this.drawHeads(left, width);
@@ -177,16 +188,20 @@ class Forest {
       onclick: () => this.onSelect(node) },
     s("rect", { class: fill ? "pill" : "pill blank", y: -PILL / 2, width: pill, height: PILL, rx: 6, fill }),
     s("text", { x: pill / 2, y: 4, "text-anchor": "middle", style: ink && { fill: ink } }, fit(label(node), pill)),
-    node.taught && s("rect", { class: "taught", x: 5, y: PILL / 2 - 3.5, width: pill - 10, height: 1.6, rx: 0.8, fill: ink ?? "currentColor" }));
+    node.taught && s("rect", { class: "taught", x: 5, y: PILL / 2 - 3.5, width: pill - 10, height: 1.6, rx: 0.8,
+      fill: ink ?? "currentColor" }));
     if (forked) {
-      g.append(s("rect", { class: "fork", x: pill - 5.5, y: -5.5, width: 11, height: 11, rx: 1.5, transform: `rotate(45 ${pill} 0)` }),
+      g.append(s("rect", { class: "fork", x: pill - 5.5, y: -5.5, width: 11, height: 11, rx: 1.5,
+        transform: `rotate(45 ${pill} 0)` }),
         s("text", { class: "fork-count", x: pill, y: 3.4, "text-anchor": "middle" }, node.children.length));
     }
     if (node.children.length === 0 && node.up) {
-      const [kind, path] = GLYPH[outcome(node)] ?? GLYPH.open;
-      g.append(s("g", { class: "end end-" + kind, transform: `translate(${pill + 15},0)` }, s("circle", { r: 8 }), s("path", { d: path })));
+      const kind = GLYPH[outcome(node)] ? outcome(node) : "open";
+      g.append(s("g", { class: "end end-" + GLYPH[kind][0], transform: `translate(${pill + 15},0)` }, glyph(kind)));
     }
-    g.append(s("title", {}, `#${node.id} ${label(node)}\n${OUTCOME_TEXT[outcome(node)] ?? "goes on"}\nscore ${short(node.score)}  advantage ${signed(node.advantage)}`));
+    const end = OUTCOME_TEXT[outcome(node)] ?? "goes on";
+    const numbers = `score ${short(node.score)}  advantage ${signed(node.advantage)}`;
+    g.append(s("title", {}, `#${node.id} ${label(node)}\n${end}\n${numbers}`));
     this.mark(g, node);
     return g;
   }
@@ -200,13 +215,16 @@ class Forest {
   }
 
   drawBand(band) {
-    return s("text", { class: "branch", x: LEFT + this.size.pill / 2, y: band.from + 4, "text-anchor": "middle" }, `branch ${band.branch}`);
+    return s("text", { class: "branch", x: LEFT + this.size.pill / 2, y: band.from + 4, "text-anchor": "middle" },
+      `branch ${band.branch}`);
   }
 
   drawHeads(left, width) {
     const { column, turns, pill } = this.size, heads = [];
-    for (let t = Math.max(0, Math.floor((left - LEFT - pill) / column)); t <= turns && LEFT + t * column < left + width; t++) {
-      heads.push(s("text", { x: LEFT + t * column - left + pill / 2, y: 17, "text-anchor": "middle" }, t === 0 ? "prompt" : `turn ${t}`));
+    for (let t = Math.max(0, Math.floor((left - LEFT - pill) / column)); t <= turns; t++) {
+      const x = LEFT + t * column - left + pill / 2;
+      if (x - pill / 2 > width) break;
+      heads.push(s("text", { x, y: 17, "text-anchor": "middle" }, t === 0 ? "prompt" : `turn ${t}`));
     }
     this.heads.replaceChildren(s("rect", { class: "head-back", width, height: 26 }), ...heads);
   }

@@ -13,7 +13,8 @@ const CURVES = [
   ["policy/clip_low", "Clipped from below", "share of the loss weight", { format: percent }],
   ["parity/max_abs_dlogp", "Parity", "largest |Δ log-prob|, sampler against trainer"],
   ["policy/lr", "Learning rate", ""],
-  ["tree/token_ratio", "Saved by sharing", "flat rows / packed tokens", { format: (x) => "×" + short(x), domain: [1, null] }],
+  ["tree/token_ratio", "Saved by sharing", "flat rows / packed tokens",
+    { format: (x) => "×" + short(x), domain: [1, null] }],
   ["perf/saved_prefill_tok", "Prefill saved", "tokens a step, by sharing"],
   ["tree/informative_nodes_per_1k_tokens", "Nodes that taught", "changed a gradient, per 1000 sampled tokens"],
   ["tree/nodes", "Tree size", "nodes per tree"],
@@ -24,7 +25,8 @@ const CURVES = [
 
 const GROUP_PARTS = [["group/solve_all", "all solved", "var(--good)"], ["group/solve_partial", "some solved", "var(--some)"],
   ["group/solve_none", "none solved", "var(--bad)"]];
-const PHASE_NAMES = { gen: "sampling", env: "worlds", score: "scoring", train: "update", eval: "evaluation", ckpt: "checkpoints" };
+const PHASE_NAMES = { gen: "sampling", env: "worlds", score: "scoring", train: "update", eval: "evaluation",
+  ckpt: "checkpoints" };
 
 /** Rows of a stacked chart out of one run's metrics, averaged over bins of steps. */
 function stackRows(run, axis, names) {
@@ -65,7 +67,8 @@ function showLearning(report, view) {
   const main = add(new LineChart({
     title: "Held-out success", height: 340, xLabel, cursor, ranges: true, domain: [0, null], format: percent,
     hint: (learning.greedy ? "greedy" : `temperature ${report.runs[0].config.eval?.temperature ?? 1}`) +
-      (report.groups.some((g) => g.runs.length > 1) ? ", mean over seeds and its 95 % interval" : ", 95 % interval of the episodes"),
+      (report.groups.some((g) => g.runs.length > 1) ? ", mean over seeds and its 95 % interval"
+        : ", 95 % interval of the episodes"),
   }));
   const small = h("div", { class: "grid-charts" });
   view.replaceChildren(h("div", { class: "page" },
@@ -91,10 +94,12 @@ function showLearning(report, view) {
   }
   for (const run of report.runs.slice(0, 6)) { // of more runs the first six
     const of = many ? run.name : "";
-    const shares = add(new AreaChart({ title: "Groups", hint: of || "share of the step's trees", cursor, format: (x) => percent(x, 0), domain: [0, 1] }));
+    const shares = add(new AreaChart({ title: "Groups", hint: of || "share of the step's trees", cursor, domain: [0, 1],
+      format: (x) => percent(x, 0) }));
     const phases = add(new AreaChart({ title: "Time per phase", hint: of || "seconds a step", cursor }));
     small.append(shares.element, phases.element);
-    shares.draw(GROUP_PARTS.map(([, name, color]) => ({ name, color })), stackRows(run, learning.axis, GROUP_PARTS.map(([n]) => n)));
+    shares.draw(GROUP_PARTS.map(([, name, color]) => ({ name, color })),
+      stackRows(run, learning.axis, GROUP_PARTS.map(([n]) => n)));
     phases.draw(PHASES.map((p, i) => ({ name: PHASE_NAMES[p], color: `var(--phase-${i})` })),
       stackRows(run, learning.axis, PHASES.map((p) => "time/" + p)));
   }

@@ -10,22 +10,19 @@ const sumOf = (run, name) => d3.sum(run.metrics, (m) => (finite(m[name]) ? m[nam
 function partsBar(parts, format) {
   const total = d3.sum(parts, (p) => p[1]) || 1, shown = parts.filter((p) => p[1] > 0);
   return h("div", {},
-    h("div", { class: "bar-parts", role: "img", "aria-label": shown.map((p) => `${p[0]} ${percent(p[1] / total)}`).join(", ") },
-      shown.map(([name, value, color]) => h("i", { title: `${name}: ${format(value)}`, style: { width: `${100 * value / total}%`, background: color } }))),
+    h("div", { class: "bar-parts", role: "img", "aria-label": shown.map((p) => `${p[0]} ${percent(p[1] / total)}`).join() },
+      shown.map(([name, value, color]) => h("i", { title: `${name}: ${format(value)}`,
+        style: { width: `${100 * value / total}%`, background: color } }))),
     h("div", { class: "bar-key" }, shown.map(([name, value, color]) =>
       h("span", {}, swatch(color), name, h("b", {}, format(value)), h("small", {}, percent(value / total))))));
 }
 
 /** Trees of the whole run, from the index: nodes and tokens by what they taught. */
 function harvest(run) {
-  const sum = { nodes: 0, taught: 0, tokens: 0, taughtTokens: 0, idleTokens: 0, trees: 0, idle: 0, forks: 0, loop: 0, pruned: 0,
-    truncated: 0, time_limit: 0, error: 0, leaves: 0, solved: 0 };
+  const sum = { trees: 0, idleTokens: 0, ...Object.fromEntries(TREE.map((name) => [name, 0])) };
   for (const t of run.steps.flatMap((step) => step.trees)) {
-    for (const key of ["nodes", "taught", "tokens", "taughtTokens", "forks", "loop", "pruned", "truncated", "time_limit", "error", "leaves", "solved"]) {
-      sum[key] += t[key];
-    }
+    for (const name of TREE) sum[name] += t[name];
     sum.trees++;
-    sum.idle += t.idle;
     if (t.idle) sum.idleTokens += t.tokens;
   }
   return sum;
@@ -42,7 +39,8 @@ function budgetTable(runs) {
     ["the same as flat rows", "budget/loss_tokens_flat", "what training without sharing would take"],
     ["tokens of idle or refilled groups", "budget/discarded_tokens", "taught nothing"],
   ];
-  const perSolved = (run) => lastOf(run, "budget/env_turns") / ((lastOf(run, "eval/success") - firstOf(run, "eval/success")) * 100);
+  const gained = (run) => 100 * (lastOf(run, "eval/success") - firstOf(run, "eval/success"));
+  const perPoint = (run) => (gained(run) > 0 ? lastOf(run, "budget/env_turns") / gained(run) : NaN);
   return h("div", { class: "table-box" }, h("table", {},
     h("thead", {}, h("tr", {}, h("th", {}, "bought"), runs.map((r) => h("th", { class: "num" }, r.name)), h("th", {}))),
     h("tbody", {}, rows.map(([name, metric, note]) => h("tr", {}, h("td", {}, name),
@@ -51,18 +49,23 @@ function budgetTable(runs) {
       h("td", { class: "note" }, "all phases below; a warm start is not among them")),
     h("tr", { class: "sum" }, h("td", {}, "held-out success"), runs.map((r) => h("td", { class: "num" },
       `${percent(firstOf(r, "eval/success"))} → ${percent(lastOf(r, "eval/success"))}`)), h("td", {})),
-    h("tr", { class: "sum" }, h("td", {}, "turns per point of success"), runs.map((r) => h("td", { class: "num" },
-      perSolved(r) > 0 && finite(perSolved(r)) ? whole(perSolved(r)) : "–")), h("td", { class: "note" }, "gained over the model before training")))));
+    h("tr", { class: "sum" }, h("td", {}, "turns per point of success"),
+      runs.map((r) => h("td", { class: "num" }, whole(perPoint(r)))),
+      h("td", { class: "note" }, "gained over the model before training")))));
 }
 const firstOf = (run, name) => run.metrics.find((m) => finite(m[name]))?.[name] ?? NaN;
 
+const inTokens = (x) => `${short(x)} tokens`;
+
 /** Share of sampled tokens in nodes that changed a gradient, over steps. */
 function taughtChart(runs, cursor) {
-  const chart = new LineChart({ title: "Generation that taught", hint: "share of a step's sampled tokens in nodes that changed a gradient",
-    height: 200, xLabel: "steps", domain: [0, 1], format: (x) => percent(x, 0), cursor });
+  const share = (trees) => d3.sum(trees, (t) => t.taughtTokens) / Math.max(1, d3.sum(trees, (t) => t.tokens));
+  const chart = new LineChart({ title: "Generation that taught",
+    hint: "share of a step's sampled tokens in nodes that changed a gradient", height: 200, xLabel: "steps",
+    domain: [0, 1], format: (x) => percent(x, 0), cursor });
   chart.pending = () => chart.draw(runs.filter((r) => r.steps.length > 0).map((run) => ({
     name: run.name, color: `var(--series-${run.number % 7})`,
-    points: bins(run.steps.map((step) => [step.step, d3.sum(step.trees, (t) => t.taughtTokens) / Math.max(1, d3.sum(step.trees, (t) => t.tokens))])),
+    points: bins(run.steps.map((step) => [step.step, share(step.trees)])),
   })));
   return chart;
 }
@@ -73,20 +76,21 @@ function showLedger(report, view) {
   view.replaceChildren(h("div", { class: "page" },
     h("h2", {}, "What the budget bought"), budgetTable(report.runs),
     report.runs.map((run) => {
+      const saved = lastOf(run, "budget/loss_tokens_flat") - lastOf(run, "budget/loss_tokens");
       const t = harvest(run), seconds = PHASES.map((p) => [PHASE_NAMES[p], sumOf(run, "time/" + p)]);
       return h("section", { class: "card" }, h("h2", {}, run.name),
         h("h3", {}, "Where the time went"),
         partsBar(seconds.map(([name, value], i) => [name, value, `var(--phase-${i})`]), (x) => `${short(x)} s`),
         t.nodes > 0 && [h("h3", {}, "Where generation went"),
           partsBar([["changed a gradient", t.taughtTokens, "var(--good)"], ["in idle trees", t.idleTokens, "var(--bad)"],
-            ["in others, without effect", t.tokens - t.taughtTokens - t.idleTokens, "var(--series-4)"]], (x) => `${short(x)} tokens`),
+            ["in others, without effect", t.tokens - t.taughtTokens - t.idleTokens, "var(--series-4)"]], inTokens),
           h("p", { class: "note" }, `${plural(t.taught, "node")} of ${whole(t.nodes)} in the trees of this page changed a gradient; `,
             `${whole(t.idle)} of ${plural(t.trees, "tree")} were idle: all leaves worth the same. `,
-            `${plural(t.forks, "branch point")}; `, ["loop", "pruned", "truncated", "time_limit", "error"].filter((k) => t[k] > 0)
-              .map((k) => `${whole(t[k])} ${OUTCOME_WORD[k]}`).join(", ") || "no branch was stopped early", "."),
+            `${plural(t.forks, "branch point")}; `,
+            STOPS.filter((k) => t[k] > 0).map((k) => `${whole(t[k])} ${OUTCOME_WORD[k]}`).join(", ") || "no stops", "."),
           h("h3", {}, "Tokens saved by sharing"),
           partsBar([["trained once", lastOf(run, "budget/loss_tokens"), "var(--series-0)"],
-            ["not trained again", lastOf(run, "budget/loss_tokens_flat") - lastOf(run, "budget/loss_tokens"), "var(--series-5)"]], (x) => `${short(x)} tokens`)]);
+            ["not trained again", saved, "var(--series-5)"]], inTokens)]);
     }), charts[0].element));
   charts[0].pending();
   report.redraw = () => showLedger(report, view);
@@ -96,7 +100,8 @@ function showLedger(report, view) {
 
 function showSettings(report, view) {
   const keys = [...new Set(report.runs.flatMap((r) => Object.keys(r.flat)))];
-  const value = (run, key) => { const v = run.flat[key]; return v === undefined ? "–" : v === "" ? "(empty)" : visible(String(v)); };
+  const text = (v) => (v === undefined ? "–" : v === "" ? "(empty)" : visible(String(v)));
+  const value = (run, key) => text(run.flat[key]);
   const differ = (key) => new Set(report.runs.map((r) => JSON.stringify(r.flat[key]))).size > 1;
   const sections = [...new Set(keys.map((k) => k.split(".")[0]))];
   view.replaceChildren(h("div", { class: "page" }, h("h2", {}, "Settings"),

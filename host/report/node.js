@@ -13,10 +13,10 @@ function fact(name, ...value) {
 }
 
 function chip(node) {
-  const kind = outcome(node), glyph = GLYPH[kind];
-  if (!glyph) return h("span", { class: "chip" }, node.children.length > 1 && node.up ? `branch point ×${node.children.length}` : "goes on");
-  return h("span", { class: "chip end end-" + glyph[0], title: OUTCOME_TEXT[kind] },
-    s("svg", { width: 18, height: 18, viewBox: "-9 -9 18 18" }, s("circle", { r: 8 }), s("path", { d: glyph[1] })), OUTCOME_WORD[kind]);
+  const kind = outcome(node), forked = node.children.length > 1 && node.up;
+  if (!GLYPH[kind]) return h("span", { class: "chip" }, forked ? `branch point ×${node.children.length}` : "goes on");
+  return h("span", { class: "chip end end-" + GLYPH[kind][0], title: OUTCOME_TEXT[kind] }, glyphIcon(kind, 18),
+    OUTCOME_WORD[kind]);
 }
 
 /** Tokens of the action, each shaded by its surprise. Texts of single tokens are known of byte models only. */
@@ -25,7 +25,8 @@ function heatStrip(node, config) {
   return h("div", { class: "heat" }, node.tokens.map((token, i) => {
     const logp = node.logp[i] ?? 0, p = Math.exp(logp), surprise = Math.min(1, -logp / 4);
     const text = !bytes ? String(token) : token === 10 ? "⏎" : token === 32 ? "␣" : visible(String.fromCharCode(token));
-    return h("span", { class: "token", title: `token ${token}\nlog-prob ${logp.toPrecision(4)}\nprobability ${percent(p, p > 0.995 ? 3 : 1)}` },
+    const title = `token ${token}\nlog-prob ${logp.toPrecision(4)}\nprobability ${percent(p, p > 0.995 ? 3 : 1)}`;
+    return h("span", { class: "token", title },
       h("b", { style: { background: `color-mix(in srgb, var(--warn) ${Math.round(100 * surprise)}%, transparent)` } }, text),
       h("small", {}, p >= 0.995 ? "≈1" : p >= 0.095 ? p.toFixed(2).slice(1) : p.toFixed(3).slice(1)));
   }));
@@ -37,7 +38,8 @@ function scoreParts(tree, node) {
   return h("div", { class: "bars" }, tree.names.map((name, i) => {
     const weight = weights.get(name), value = values[i];
     const text = weight === undefined || !weighed ? "" : ` × ${weight} = ${short(value * weight)}`;
-    return h("div", { class: "bar-row" }, h("span", {}, name), h("i", {}, h("b", { style: { width: `${Math.max(0, Math.min(1, value)) * 100}%` } })),
+    const width = `${Math.max(0, Math.min(1, value)) * 100}%`;
+    return h("div", { class: "bar-row" }, h("span", {}, name), h("i", {}, h("b", { style: { width } })),
       h("span", { class: "num" }, short(value), h("small", {}, text)));
   }), 
   ended && finite(node.score) && h("p", { class: "note" }, "A terminal node scores 1 or 0 by its success."),
@@ -48,7 +50,8 @@ function creditBar(node) {
   const most = Math.max(node.a_pos ?? 0, -(node.a_neg ?? 0), 1e-9), half = (x) => `${50 * Math.abs(x) / most}%`;
   return h("div", { class: "credit", title: "sums over the leaves below, before loss.weighting" },
     h("span", { class: "num" }, "A− ", signed(node.a_neg)),
-    h("i", {}, h("b", { class: "minus", style: { width: half(node.a_neg ?? 0) } }), h("b", { class: "plus", style: { width: half(node.a_pos ?? 0) } })),
+    h("i", {}, h("b", { class: "minus", style: { width: half(node.a_neg ?? 0) } }),
+      h("b", { class: "plus", style: { width: half(node.a_pos ?? 0) } })),
     h("span", { class: "num" }, "A+ ", signed(node.a_pos)));
 }
 
@@ -58,7 +61,7 @@ function whyTaught(tree, node) {
   if (!node.train) return "Not trained on: " + (node.status === "error" ? "the world failed." : "no gradient is taken through it.");
   if (node.leaves === 0) return "No counted leaf below: outside baseline and loss.";
   const idle = tree.nodes.every((n) => !n.a_pos && !n.a_neg);
-  return idle ? "Changed no gradient: all leaves of this tree were worth the same." : "Changed no gradient: the advantages below are exactly 0.";
+  return "Changed no gradient: " + (idle ? "all leaves of this tree were worth the same." : "the advantages below are exactly 0.");
 }
 
 const quote = (text) => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -92,7 +95,8 @@ function nodePanel(tree, node, actions) {
   return [
     crumbs(node, actions.select),
     h("div", { class: "panel-head" },
-      h("h2", {}, acted ? `Turn ${node.turn}` : "Prompt", h("small", {}, ` node ${node.id}` + (acted ? ` · branch ${node.branch}` : ""))), chip(node)),
+      h("h2", {}, acted ? `Turn ${node.turn}` : "Prompt",
+        h("small", {}, ` node ${node.id}` + (acted ? ` · branch ${node.branch}` : ""))), chip(node)),
     acted && [h("h3", {}, "Action"),
       isTextWorld(node) && node.action.trim() !== "" ? terminal("", node.action) : null,
       node.tokens.length > 0 ? heatStrip(node, tree.run.config) : h("p", { class: "note" }, "no tokens"),
@@ -100,7 +104,8 @@ function nodePanel(tree, node, actions) {
     h("h3", {}, "Observation"), observation(node, 46),
     acted && [
       h("h3", {}, "Score", h("span", { class: "value" }, short(node.score))), scoreParts(tree, node),
-      h("h3", {}, "Credit", h("span", { class: "value" }, node.advantage === null ? "leaves below differ" : "A " + signed(node.advantage))),
+      h("h3", {}, "Credit",
+        h("span", { class: "value" }, node.advantage === null ? "leaves below differ" : "A " + signed(node.advantage))),
       creditBar(node),
       h("dl", { class: "facts" }, fact("reward of the turn", short(node.reward)), fact("return to here", short(node.total)),
         fact("leaves below", whole(node.leaves)), fact("log-prob of the action", minus(d3.sum(node.logp).toFixed(3)))),
@@ -120,7 +125,8 @@ function showSiblings(tree, node) {
     h("h2", {}, `Turn ${node.turn}: ${node.up.children.length} answers to one state`),
     h("div", { class: "siblings" }, node.up.children.map((n) => h("section", { class: n === node ? "sibling chosen" : "sibling" },
       h("header", {}, h("b", {}, `node ${n.id}`), chip(n)),
-      h("dl", { class: "facts" }, fact("score", short(n.score)), fact("advantage", n.advantage === null ? "differs below" : signed(n.advantage)),
+      h("dl", { class: "facts" }, fact("score", short(n.score)),
+        fact("advantage", n.advantage === null ? "differs below" : signed(n.advantage)),
         fact("leaves below", whole(n.leaves)), fact("log-prob", minus(d3.sum(n.logp).toFixed(3)))),
       h("h3", {}, "Action"), h("pre", { class: "action" }, words(node.action, n.action, n !== node)),
       h("h3", {}, "Observation"), drawMapOf(n, 40) ?? lineDiff(chosen, n.observation.split("\n"), n !== node)))),
@@ -132,7 +138,8 @@ function showSiblings(tree, node) {
 function words(chosen, text, compare) {
   const split = (t) => visible(t.trim()).split(/(\s+)/);
   if (!compare) return visible(text.trim());
-  return diff(split(chosen), split(text)).filter(([kind]) => kind !== "-").map(([kind, word]) => (kind === "+" ? h("mark", {}, word) : word));
+  return diff(split(chosen), split(text)).filter(([kind]) => kind !== "-")
+    .map(([kind, word]) => (kind === "+" ? h("mark", {}, word) : word));
 }
 
 function lineDiff(chosen, other, compare) {

@@ -2,13 +2,13 @@
 
 const explorer = { run: 0, step: -1, tree: 0, measure: "score", forest: null };
 
-const solvedBar = (t) => h("span", { class: "solved" }, h("b", { style: { width: `${t.leaves > 0 ? 100 * t.solved / t.leaves : 0}%` } }));
+const solvedBar = (t) => h("span", { class: "solved" },
+  h("b", { style: { width: `${t.leaves > 0 ? 100 * t.solved / t.leaves : 0}%` } }));
 
 /** Small glyphs of what happened in a tree. */
 function stops(t) {
-  return ["loop", "pruned", "truncated", "time_limit", "error"].filter((kind) => t[kind] > 0).map((kind) =>
-    h("span", { class: "stop end end-" + GLYPH[kind][0], title: `${t[kind]} × ${OUTCOME_TEXT[kind]}` },
-      s("svg", { width: 13, height: 13, viewBox: "-9 -9 18 18" }, s("circle", { r: 8 }), s("path", { d: GLYPH[kind][1] })), t[kind]));
+  return STOPS.filter((kind) => t[kind] > 0).map((kind) => h("span", { class: "stop end end-" + GLYPH[kind][0],
+    title: `${t[kind]} × ${OUTCOME_TEXT[kind]}` }, glyphIcon(kind, 13), t[kind]));
 }
 
 async function showTrees(report, view, parts) {
@@ -59,7 +59,8 @@ function draw(report, view, now) {
   }
   explorer.forest.select(now.node);
   const panel = document.getElementById("panel");
-  panel.replaceChildren(...nodePanel(now.tree, now.node, { select, compare: () => showSiblings(now.tree, explorer.now.node) }).flat(3).filter(Boolean));
+  const compare = () => showSiblings(now.tree, explorer.now.node);
+  panel.replaceChildren(...nodePanel(now.tree, now.node, { select, compare }).flat(3).filter(Boolean));
   panel.scrollTo(0, 0);
   updateScale();
   report.keys = (e) => treeKeys(e, explorer.now);
@@ -69,7 +70,8 @@ function draw(report, view, now) {
 function stepPicker(report, { run, at, step }) {
   const to = (i) => i >= 0 && i < run.steps.length && go(run, run.steps[i], "first");
   return h("div", { class: "picker" },
-    report.runs.length > 1 && h("select", { "aria-label": "Run", onchange: (e) => go(report.runs[e.target.value], { step: step.step }, "first") },
+    report.runs.length > 1 && h("select", { "aria-label": "Run",
+      onchange: (e) => go(report.runs[e.target.value], { step: step.step }, "first") },
       report.runs.filter((r) => r.steps.length > 0).map((r) => h("option", { value: r.number, selected: r === run }, r.name))),
     h("div", { class: "picker-row" }, h("b", {}, `Step ${step.step}`),
       h("button", { type: "button", id: "step-before", title: "step before ( , )", onclick: () => to(at - 1) }, "‹"),
@@ -80,9 +82,10 @@ function stepPicker(report, { run, at, step }) {
 
 function treeList({ run, step, which }) {
   return h("div", { class: "tree-list", role: "listbox", "aria-label": "Trees of the step" }, step.trees.map((t, i) =>
-    h("button", { type: "button", role: "option", "aria-selected": String(i === which), class: t.idle ? "idle" : "", "data-group": t.group,
-      onclick: () => go(run, step, t.group), title: `task ${t.task}` + (t.idle ? ": all leaves were worth the same, so it taught nothing" : "") },
-    h("span", { class: "row" }, h("b", {}, `Tree ${t.group}`), h("small", {}, t.idle ? "idle" : `${t.forks} fork${t.forks === 1 ? "" : "s"}`)),
+    h("button", { type: "button", role: "option", "aria-selected": String(i === which), class: t.idle ? "idle" : "",
+      onclick: () => go(run, step, t.group),
+      title: `task ${t.task}` + (t.idle ? ": all leaves were worth the same, so it taught nothing" : "") },
+    h("span", { class: "row" }, h("b", {}, `Tree ${t.group}`), h("small", {}, t.idle ? "idle" : plural(t.forks, "fork"))),
     solvedBar(t),
     h("span", { class: "row" }, h("small", {}, `${t.solved}/${t.leaves} solved`), h("span", { class: "stops" }, stops(t))))));
 }
@@ -90,32 +93,37 @@ function treeList({ run, step, which }) {
 function toolbar({ tree }) {
   const scale = h("div", { class: "scale" });
   return h("div", { class: "toolbar" },
-    h("span", { class: "what" }, h("b", {}, `task ${tree.task}`), ` ${plural(tree.nodes.length, "node")}, ${whole(d3.sum(tree.nodes, (n) => n.tokens.length))} sampled tokens`),
+    h("span", { class: "what" }, h("b", {}, `task ${tree.task}`), ` ${plural(tree.nodes.length, "node")}, `,
+      `${whole(d3.sum(tree.nodes, (n) => n.tokens.length))} sampled tokens`),
     choice("Colour", Object.entries(MEASURES).map(([id, m]) => [id, m.label]), explorer.measure, paint), scale);
 }
 
 function paint(measure) {
   explorer.measure = measure;
-  for (const b of document.querySelectorAll(".toolbar .choice button")) b.setAttribute("aria-checked", String(b.dataset.value === measure));
+  for (const b of document.querySelectorAll(".toolbar .choice button")) {
+    b.setAttribute("aria-checked", String(b.dataset.value === measure));
+  }
   explorer.forest.paintBy(measure);
   updateScale();
 }
 
 function updateScale() {
   const { mix, range } = explorer.forest.colour;
+  const colours = d3.range(0, 9).map((k) => mix(range[0] + (range[2] - range[0]) * k / 8));
   document.querySelector(".scale").replaceChildren(short(range[0]),
-    h("i", { style: { background: `linear-gradient(90deg, ${d3.range(0, 9).map((k) => mix(range[0] + (range[2] - range[0]) * k / 8)).join(",")})` } }),
-    short(range[2]));
+    h("i", { style: { background: `linear-gradient(90deg, ${colours.join()})` } }), short(range[2]));
 }
 
 function legend() {
-  const kinds = ["success", "terminal", "loop", "pruned", "truncated", "time_limit", "error"];
+  const fork = s("rect", { class: "fork", x: -5, y: -5, width: 10, height: 10, rx: 1.5, transform: "rotate(45)" });
+  const bar = s("rect", { x: 0, y: 3, width: 18, height: 2, rx: 1, fill: "currentColor" });
+  const blank = s("rect", { class: "no-value", x: 0.5, y: 1.5, width: 19, height: 11, rx: 3.5 });
   return h("div", { class: "legend" },
-    h("span", {}, s("svg", { width: 16, height: 16, viewBox: "-8 -8 16 16" }, s("rect", { class: "fork", x: -5, y: -5, width: 10, height: 10, rx: 1.5, transform: "rotate(45)" })), "branch point"),
-    kinds.map((k) => h("span", { class: "end end-" + GLYPH[k][0], title: OUTCOME_TEXT[k] },
-      s("svg", { width: 16, height: 16, viewBox: "-9 -9 18 18" }, s("circle", { r: 8 }), s("path", { d: GLYPH[k][1] })), OUTCOME_WORD[k])),
-    h("span", { title: "changed a gradient: a leaf below has an advantage" }, s("svg", { width: 18, height: 8 }, s("rect", { x: 0, y: 3, width: 18, height: 2, rx: 1, fill: "currentColor" })), "taught"),
-    h("span", {}, s("svg", { width: 20, height: 14 }, s("rect", { class: "no-value", x: 0.5, y: 1.5, width: 19, height: 11, rx: 3.5 })), "no value"));
+    h("span", {}, s("svg", { width: 16, height: 16, viewBox: "-8 -8 16 16" }, fork), "branch point"),
+    ["success", "terminal", ...STOPS].map((k) => h("span", { class: "end end-" + GLYPH[k][0], title: OUTCOME_TEXT[k] },
+      glyphIcon(k, 16), OUTCOME_WORD[k])),
+    h("span", { title: "changed a gradient: a leaf below has an advantage" }, s("svg", { width: 18, height: 8 }, bar), "taught"),
+    h("span", {}, s("svg", { width: 20, height: 14 }, blank), "no value"));
 }
 
 /** True if the key meant something here. */

@@ -48,7 +48,7 @@ function drawMap(node, cell = 44) {
     s("rect", { class: "ice", x: 1, y: 1, width: cell - 2, height: cell - 2, rx: cell / 9 }),
     c === "H" && s("circle", { class: "hole", cx: cell / 2, cy: cell / 2, r: cell * 0.33 }),
     c === "G" && s("path", { class: "goal", d: flag(cell) }),
-    c === "D" && s("path", { class: "door", d: `M${cell * .3} ${cell * .78}V${cell * .4}a${cell * .2} ${cell * .2} 0 0 1 ${cell * .4} 0V${cell * .78}Z` }),
+    c === "D" && s("path", { class: "door", d: door(cell) }),
     c === "K" && s("path", { class: "key", d: key(cell) }))));
   return s("svg", { class: "map", width: size, height: size, viewBox: `0 0 ${size} ${size}`, role: "img",
     "aria-label": `map of ${map.length} by ${map.length} cells, ${way.length - 1} moves walked` },
@@ -56,12 +56,14 @@ function drawMap(node, cell = 44) {
   way.length > 1 && s("path", { class: "way", d: spread(way, cell) }),
   way.length > 0 && s("circle", { class: "start", cx: way[0][0], cy: way[0][1], r: cell * 0.1 }),
   end && (dead
-    ? s("path", { class: "fallen", d: `M${end[0] - cell * .17} ${end[1] - cell * .17}l${cell * .34} ${cell * .34}m0 ${-cell * .34}l${-cell * .34} ${cell * .34}` })
+    ? s("path", { class: "fallen", transform: `translate(${end})`, d: cross(cell * 0.17) })
     : s("circle", { class: "player", cx: end[0], cy: end[1], r: cell * 0.2 })));
 }
 
+const cross = (r) => `M${-r} ${-r}L${r} ${r}M${r} ${-r}L${-r} ${r}`;
+const door = (c) => `M${c * .3} ${c * .78}V${c * .4}a${c * .2} ${c * .2} 0 0 1 ${c * .4} 0V${c * .78}Z`;
 const flag = (c) => `M${c * .36} ${c * .8}V${c * .2}l${c * .36} ${c * .14}l${-c * .36} ${c * .16}`;
-const key = (c) => `M${c * .42} ${c * .38}m${-c * .13} 0a${c * .13} ${c * .13} 0 1 0 ${c * .26} 0a${c * .13} ${c * .13} 0 1 0 ${-c * .26} 0` +
+const key = (c) => `M${c * .29} ${c * .38}a${c * .13} ${c * .13} 0 1 0 ${c * .26} 0a${c * .13} ${c * .13} 0 1 0 ${-c * .26} 0` +
   `M${c * .5} ${c * .48}L${c * .74} ${c * .72}M${c * .66} ${c * .64}l${-c * .08} ${c * .08}`;
 
 /** A way through cell centres, shifted a little at each visit, so that steps back and forth stay visible. */
@@ -100,7 +102,8 @@ function terminal(text, prompt) {
       }
     } else if (!part.startsWith("\x1b[")) {
       const clean = visible(part);
-      if (clean) out.append(color || bold ? h("span", { style: { color: color ?? "inherit", "font-weight": bold ? "700" : "400" } }, clean) : clean);
+      const style = { color: color ?? "inherit", "font-weight": bold ? "700" : "400" };
+      if (clean) out.append(color || bold ? h("span", { style }, clean) : clean);
     }
   }
   return out;
