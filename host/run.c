@@ -49,6 +49,15 @@ static void model_config(const gr_config* c, gr_model_config* m)
     };
 }
 
+gr_status gr_run_shape(const gr_config* c, const char* weights_dir, gr_model_config* m)
+{
+    model_config(c, m);
+    if (weights_dir == NULL || weights_dir[0] == 0) return GR_OK;
+    GR_TRY(gr_model_config_load(weights_dir, m));
+    m->max_context = (int)c->rollout.max_context;
+    return GR_OK;
+}
+
 /* The layout of everything; run twice. */
 static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_arena* device)
 {
@@ -190,11 +199,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
     run->mode = mode;
     if (mode == GR_RUN_TRAIN) GR_TRY(gr_config_check_train(config));
     gr_model_config m;
-    model_config(config, &m);
-    if (weights_dir != NULL && weights_dir[0] != 0) {
-        GR_TRY(gr_model_config_load(weights_dir, &m));
-        m.max_context = (int)config->rollout.max_context;
-    }
+    GR_TRY(gr_run_shape(config, weights_dir, &m));
     GR_TRY(gr_dev_open(&run->dev, &(gr_dev_options){
                                       .name = config->device.name,
                                       .dtype = (gr_dtype)config->model.dtype,

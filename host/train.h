@@ -51,6 +51,9 @@ typedef struct gr_run {
 /* Core settings and the blocks of all worlds, strategies, scorers and estimators, with defaults. */
 void gr_run_settings(gr_config* c);
 
+/* The model's shape: of the folder or file, NULL or "": of the settings. */
+GR_MUST_CHECK gr_status gr_run_shape(const gr_config* c, const char* weights_dir,
+                                     gr_model_config* m);
 /* Device, world, memory, parts; weights are initialised, not loaded. `weights_dir`: folder whose model
  * shape replaces the settings' (NULL: settings). plan_only: fills run->plan and stops before taking
  * memory. Close accepts whatever open left. */

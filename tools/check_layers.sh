@@ -30,7 +30,7 @@ BEGIN {
           "model/engine.h 4  host/tree.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
           "host/pack.h 5.5 " \
-          "host/rollout.h 6  host/critic.h 6  host/record.h 6  host/train.h 7  host/command/command.h 9", word, " +")
+          "host/rollout.h 6  host/critic.h 6  host/record.h 6  host/train.h 7  host/gpu_plan.h 7  host/command/command.h 9", word, " +")
     for (i = 1; i in word; i += 2) level[word[i]] = word[i + 1]
     n_rules = split("kernels/ 2  envs/ 1  model/engine 4  model/gguf_vocab 1 " \
           "host/config_ 1  host/strategy/ 5  host/scorer/ 5  host/advantage/ 5 " \
