@@ -12,7 +12,14 @@
 
 enum { ROWS = 2, N = 24, PROMPT = 7, CONTINUATION = 64, CONTEXT = 128 };
 enum { SKIPPED = 77 }; /* as CMakeLists.txt has it */
-#define BOUND 1e-4 /* of logits, absolute; of loss and gradients, relative to the tensor's norm */
+
+/* Most that may differ: of logits absolute, in the large model relative to the largest; of the loss and,
+ * by tensor norms, of gradients relative. Thirty layers amplify the rounding of fp32: SmolLM2-135M's
+ * gradients in transformers are themselves 5e-4 from what it computes in fp64. */
+typedef struct bounds {
+    double logits, loss, gradients;
+} bounds;
+static const bounds tiny = {1e-4, 1e-4, 1e-4}, large = {1e-4, 1e-4, 3e-3};
 
 /* expected.safetensors, as the CPU holds it. */
 typedef struct expected {
@@ -119,7 +126,7 @@ static double learn(rig* g)
 }
 
 /* Of the batch that was learnt from: the head over its hidden states. */
-static double logit_error(rig* g)
+static double logit_error(rig* g, double* largest)
 {
     const gr_weights* w = &g->t.w;
     int v = w->config.vocab;
@@ -130,6 +137,7 @@ static double logit_error(rig* g)
     double worst = 0;
     for (int64_t i = 0; i < (int64_t)(ROWS * N) * v; i++) {
         worst = fmax(worst, fabs((double)got[i] - (double)g->want.logits[i]));
+        *largest = fmax(*largest, fabs((double)g->want.logits[i]));
     }
     return worst;
 }
@@ -185,18 +193,21 @@ static int agreeing_tokens(rig* g)
     return n;
 }
 
-static void check(const char* folder, bool gradients)
+static void check(const char* folder, bool gradients, const bounds* most)
 {
     rig g;
     rig_open(&g, folder, gradients);
     double loss = learn(&g), want = (double)g.want.loss[0];
-    double logits = logit_error(&g), grad = gradients ? gradient_error(&g) : 0;
+    double largest = 0, logits = logit_error(&g, &largest),
+           grad = gradients ? gradient_error(&g) : 0;
     int same = agreeing_tokens(&g);
-    print_message("%s: logits %.1e, loss %.1e of %.6f, %d of %d tokens", folder, logits,
-                  fabs(loss / want - 1), want, same, CONTINUATION);
+    print_message("%s: logits %.1e (largest %.1f), loss %.1e of %.6f, %d of %d tokens", folder,
+                  logits, largest, fabs(loss / want - 1), want, same, CONTINUATION);
     if (gradients) print_message(", gradients %.1e", grad);
     print_message("\n");
-    assert_true(logits <= BOUND && fabs(loss / want - 1) <= BOUND && grad <= BOUND);
+    double unit = most == &tiny ? 1 : fmax(largest, 1);
+    assert_true(logits <= most->logits * unit);
+    assert_true(fabs(loss / want - 1) <= most->loss && grad <= most->gradients);
     assert_int_equal(same, CONTINUATION);
     rig_close(&g);
 }
@@ -207,7 +218,7 @@ static void check_golden(const char* name, bool gradients)
 {
     char folder[128];
     (void)snprintf(folder, sizeof folder, "tests/golden/parity/%s", name);
-    check(folder, gradients);
+    check(folder, gradients, &tiny);
 }
 
 static void qwen2(void** state)
@@ -240,7 +251,7 @@ static void smollm2(void** state)
 static void real(void** state)
 {
     (void)state;
-    check(getenv("GR_PARITY"), true);
+    check(getenv("GR_PARITY"), true, &large);
 }
 
 int main(int argc, char** argv)
