@@ -585,6 +585,34 @@ static void headers_that_lie_are_refused(void** state)
     gr_dev_close(&dev);
 }
 
+/* Nesting that would end the stack, and more text than is ever meant, whole or as a sparse file. */
+static void deep_and_large_headers_are_refused(void** state)
+{
+    (void)state;
+    static const size_t depth[] = {1001, 100000, 3000000, 9000000};
+    gr_dev dev;
+    float x = 5;
+    ASSERT_OK(gr_dev_open(&dev, &(gr_dev_options){.name = "cpu", .dtype = GR_F32, .threads = 1}));
+    const gr_safetensors_entry e = {.name = "x", .n_dims = 1, .shape = {1}, .data = &x};
+    for (int i = 0; i < 2 * GR_COUNT(depth); i++) {
+        size_t n = depth[i / 2], unit = i % 2 ? 5 : 1;
+        char* header = malloc(unit * n + 1);
+        for (size_t k = 0; k < n; k++) memcpy(header + unit * k, i % 2 ? "{\"x\":" : "[", unit);
+        header[unit * n] = 0;
+        spill_parts(header, "", 0);
+        assert_int_equal(gr_safetensors_read(&(const char*){copy}, 1, &dev, &e, 1), GR_EDATA);
+        assert_non_null(strstr(gr_last_error_text(), "header is no JSON object"));
+        free(header);
+    }
+    const uint64_t len = ((uint64_t)1 << 30) - 8;
+    spill(copy, &len, sizeof len);
+    assert_int_equal(truncate(copy, (off_t)1 << 30), 0);
+    assert_int_equal(gr_safetensors_read(&(const char*){copy}, 1, &dev, &e, 1), GR_EDATA);
+    assert_non_null(strstr(gr_last_error_text(), "header of 1073741816 bytes"));
+    assert_true(x == 5);
+    gr_dev_close(&dev);
+}
+
 /* ---- folders --------------------------------------------------------------------------------- */
 
 static void clear_dir(void)
@@ -786,6 +814,7 @@ int main(void)
         cmocka_unit_test(short_floats_are_read_exactly),
         cmocka_unit_test(short_floats_are_written_to_the_nearest),
         cmocka_unit_test(headers_that_lie_are_refused),
+        cmocka_unit_test(deep_and_large_headers_are_refused),
         cmocka_unit_test(any_sharding_reads_back),
         cmocka_unit_test(indices_that_lie_are_refused),
         cmocka_unit_test(every_outside_call_may_fail),
