@@ -1,10 +1,10 @@
 /* bench_sandbox.c - what forks and commands of sandboxes cost, and what they hold back.
  *
- *   bench_sandbox fork TREE     latency of forks against copies of the tree; TREE is a git repository
+ *   bench_sandbox fork TREE     latency of forks against copies of the tree, a git repository
  *   bench_sandbox hold          ways out and hogs: how each ends
  *
- * Prints markdown. A fork is timed from the request to the reply, one child at a time; the helper is
- * another process, so the way there and back is in it. */
+ * Prints markdown. A fork is timed from the request to the reply, one child at a time; the helper
+ * is another process, so the way there and back is in it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

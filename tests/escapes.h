@@ -1,5 +1,5 @@
-/* escapes.h - ways out of a sandbox, for its tests and for the table in bench/results. Each is a text
- * for bash that prints ESCAPED if it worked. */
+/* escapes.h - ways out of a sandbox, for its tests and for the table in bench/results. Each is a
+ * text for bash that prints ESCAPED if it worked. */
 #pragma once
 
 typedef struct escape {

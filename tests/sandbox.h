@@ -1,5 +1,5 @@
-/* sandbox.h - what the tests of sandboxes share: a base tree, requests that are waited for, and what
- * a helper holds, seen from outside. */
+/* sandbox.h - what the tests of sandboxes share: a base tree, requests that are waited for, and
+ * what a helper holds, seen from outside. */
 #pragma once
 #include "tests/disk.h"
 
@@ -114,7 +114,7 @@ static inline int64_t start_sh(gr_sandbox* b, int64_t number, const char* text, 
 static inline gr_sandbox_reply sh(gr_sandbox* b, int64_t number, const char* text)
 {
     gr_sandbox_reply r;
-    gr_sandbox_wait(b, start_sh(b, number, text, 20), &r);
+    gr_sandbox_wait(b, start_sh(b, number, text, 120), &r);
     return r;
 }
 

@@ -146,7 +146,7 @@ static void hogs_are_ended_and_neighbours_work(void** state)
     for (int i = 0; i < GR_COUNT(hogs); i++) {
         r = create(b, 1);
         ASSERT_REPLY(&r);
-        expect_cause(b, hogs[i].text, hogs[i].cause == GR_SANDBOX_TIME ? 0.5 : 30, hogs[i].cause);
+        expect_cause(b, hogs[i].text, hogs[i].cause == GR_SANDBOX_TIME ? 0.5 : 120, hogs[i].cause);
         expect_neighbour(b);
         r = sh(b, 1, "echo after");
         if (hogs[i].lost)
@@ -170,13 +170,14 @@ static void a_fork_bomb_stays_small(void** state)
     ASSERT_REPLY(&r);
     r = create(b, 1);
     ASSERT_REPLY(&r);
-    (void)start_sh(b, 1, "f() { f | f & }; f; sleep 7654.5", 2);
+    (void)start_sh(b, 1, "f() { f | f & }; f; sleep 7654.5", 5);
     int most = 0;
-    for (int i = 0; i < 20; i++) {
+    for (int seen = 0, tries = 0; seen < 20 && tries < 3000; tries++) {
         (void)usleep(20000);
         most = GR_MAX(most, count_processes("sleep 7654.5"));
+        if (most > 0) seen++; /* from when it has begun */
     }
-    int64_t neighbour = start_sh(b, 2, "echo fine", 20);
+    int64_t neighbour = start_sh(b, 2, "echo fine", 120);
     gr_sandbox_cause cause[2] = {GR_SANDBOX_STUCK, GR_SANDBOX_STUCK};
     for (int i = 0; i < 2; i++) {
         assert_true(gr_sandbox_poll(b, true, &r));
@@ -209,7 +210,7 @@ static void nothing_outlives_its_command(void** state)
     for (int i = 0; i < GR_COUNT(all); i++) {
         double start = gr_now_s();
         expect_cause(b, all[i], 0.6, GR_SANDBOX_TIME);
-        assert_true(gr_now_s() - start < 8);
+        assert_true(gr_now_s() - start < 60);
         assert_int_equal(count_processes("sleep 9753.5"), 0);
     }
     expect_sh(b, 1, "(setsid sleep 9753.5 >/dev/null 2>&1 &); sleep 9753.5 & sleep 0.1; echo done",
@@ -320,9 +321,9 @@ static void nothing_is_left_of_a_killed_trainer(void** state)
     pid_t trainer = start_trainer();
     (void)kill(trainer, SIGKILL);
     assert_int_equal(wait_for(trainer), 137);
-    assert_true(within(15, helper_is_gone));
-    assert_true(within(5, sleepers_are_gone));
-    assert_true(within(5, groups_are_gone));
+    assert_true(within(60, helper_is_gone));
+    assert_true(within(60, sleepers_are_gone));
+    assert_true(within(60, groups_are_gone));
 }
 
 static void a_killed_helper_is_swept_by_the_next(void** state)
@@ -331,7 +332,7 @@ static void a_killed_helper_is_swept_by_the_next(void** state)
     gr_sandbox_settings s = small_limits();
     pid_t trainer = start_trainer();
     (void)kill(dead_helper, SIGKILL);
-    assert_true(within(15, sleepers_are_gone)); /* the kernel sees to them */
+    assert_true(within(60, sleepers_are_gone)); /* the kernel sees to them */
     (void)kill(trainer, SIGKILL);
     (void)wait_for(trainer);
     assert_int_equal(count_entries(scratch, "grove-sandbox-"), 1);
@@ -353,7 +354,7 @@ static void a_killed_helper_is_swept_by_the_next(void** state)
     expect_sh(b, 1, "echo fine", 0, "fine\n");
     close_sandbox(b);
     assert_true(nothing_left());
-    assert_true(within(5, groups_are_gone));
+    assert_true(within(60, groups_are_gone));
 }
 
 /* ---- other hosts, other kernels: the same in what they allow --------------------------------- */
@@ -536,7 +537,7 @@ static void every_outside_call_may_fail(void** state)
         }
     }
     free(loud());
-    assert_true(within(5, groups_are_gone));
+    assert_true(within(60, groups_are_gone));
 }
 
 /* ---- over TCP -------------------------------------------------------------------------------- */

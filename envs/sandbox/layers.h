@@ -44,8 +44,9 @@ typedef struct gr_stack { /* the files of one sandbox */
     gr_layer* own;
 } gr_stack;
 
-/* `store` is an open, empty folder and the current one. Finds out what this kernel lets us do with it; `as_root` tells
- * whether the helper has real root rights. What is missing is written to `notice`. */
+/* `store` is an open, empty folder and the current one. Finds out what this kernel lets us do with
+ * it; `as_root` tells whether the helper has real root rights. What is missing is written to
+ * `notice`. */
 GR_MUST_CHECK gr_status gr_layers_open(gr_layers* ls, int store, bool as_root, char* notice,
                                        size_t cap);
 GR_MUST_CHECK gr_status gr_layers_new(gr_layers* ls, gr_stack* out, const char* tree);
