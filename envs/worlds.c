@@ -3,12 +3,10 @@
 
 #include "envs/keydoor.h"
 #include "envs/remote.h"
+#include "envs/swebench/swebench.h"
 
 const gr_world* const gr_worlds[] = {
-    &gr_world_frozenlake,
-    &gr_world_keydoor,
-    &gr_world_remote,
-    NULL,
+    &gr_world_frozenlake, &gr_world_keydoor, &gr_world_remote, &gr_world_swebench, NULL,
 };
 
 const gr_world* gr_world_find(const char* name)

@@ -1,0 +1,602 @@
+/* swebench.c - episodes on repositories.
+ *
+ * A turn is one command in a fresh shell, so all that an episode is lies in its files: a fork
+ * is a fork of the sandbox and a copy of a small struct. A turn asks the sandbox for up to
+ * three things in a row: the command, the hash of the tree, and, where that changed, what kind
+ * of change it is. `submit` takes the difference to the base as the patch and grades it in
+ * another, fresh sandbox. / */
+#include "envs/swebench/swebench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "envs/swebench/action.h"
+#include "envs/swebench/grade.h"
+#include "envs/swebench/tree.h"
+#include "host/arena.h"
+#include "host/json.h"
+
+#define S gr_swe_settings
+static const gr_setting settings[] = {
+    GR_SET_TEXT(S, instances, "envs/swe_tiny", "file (JSON, JSON lines) or folder of tasks"),
+    GR_SET_TEXT(S, test_instances, "", "the same for the test split; empty: every fourth of them"),
+    GR_SET_TEXT(S, mirrors, "", "folder with repositories as owner__name[.git|.bundle]"),
+    GR_SET_TEXT(S, cache, "/tmp/grove-swebench", "folder where base trees are kept"),
+    GR_SET_TEXT(S, setup, "", "shell lines before every command and test run"),
+    GR_SET_TEXT(S, read, "", "more folders that sandboxes may read, separated by spaces"),
+    GR_SET_TEXT(S, predictions, "", "file to which every patch handed in is added; empty: none"),
+    GR_SET_INT(S, max_turns, 1, 1000, 50, "turns of an episode"),
+    GR_SET_INT(S, output, 200, 3500, 3000, "bytes of a command's output that are shown"),
+    GR_SET_REAL(S, command_s, 0.1, 86400, 60, "seconds of a command"),
+    GR_SET_REAL(S, tests_s, 1, 86400, 300, "seconds of the tests that grade"),
+    GR_SANDBOX_SETTINGS(S, sandbox),
+};
+static const gr_block block = GR_BLOCK(S, "swebench", "env.name=swebench", settings);
+#undef S
+
+#define RECENT    10        /* turns that the signal `trouble` looks back */
+#define PATCH_MAX (4 << 20) /* bytes of a patch; a larger one counts as none */
+#define READ_MAX  16
+
+static const char prompt[] =
+    "You mend a Python repository in /testbed. Each of your turns is exactly one shell block:\n"
+    "```bash\ncommand\n```\n"
+    "Every block runs in a new shell in /testbed; only files last. There is no network. Look at\n"
+    "the code, change it so that the issue is solved, and run the tests. Hidden tests judge; what\n"
+    "you change in tests does not count. The block `submit` hands your work in.\n\nIssue:\n";
+
+enum { OPENED, TESTED, EDITED, IMPROVED, TROUBLE, FORMAT, N_SIGNALS };
+
+typedef enum stage { IDLE, CREATE, COMMAND, HASH, PROBE, DIFF, GRADE } stage;
+
+typedef struct episode {
+    int64_t sandbox; /* its number; 0: none */
+    int64_t grading; /* number of the sandbox that grades; 0: none */
+    int64_t instance;
+    stage stage;
+    int turn;
+    uint64_t tree, base; /* hashes of the tree, now and at the start */
+    /* what the signals need */
+    bool opened, tested, edited, improved;
+    bool has_counts, stale; /* counts of the last test run; an edit came after it */
+    int passed, failed;
+    uint64_t recent[RECENT]; /* hashes of the last commands */
+    bool bad[RECENT];        /* errored, repeated or no command */
+} episode;
+
+typedef struct answer { /* known, but not yet polled */
+    int handle;
+    gr_env_error error;
+    gr_obs obs;
+} answer;
+
+typedef struct swebench {
+    const gr_swe_settings* s;
+    gr_sandbox* box;
+    gr_swe_set train, test;
+    char** tree; /* base trees by instance, train before test; NULL: not yet made */
+    char read_text[GR_TEXT_MAX];
+    const char* read[READ_MAX + 1];
+    episode* episode; /* by handle */
+    gr_swe_grader** grader;
+    int64_t n_episodes, cap_graders, cap_pending;
+    int64_t last_sandbox;
+    int in_flight;
+    answer *answers, given;
+    int64_t n_answers, cap_answers;
+    int* owner; /* handle by sandbox number, -1: nobody waits */
+    int64_t cap_owner;
+    gr_obs* pending; /* by handle: what a turn has shown so far */
+} swebench;
+
+/* ---- instances ---------------------------------------------------------------------------- */
+
+/* Without a test file, every fourth instance is for tests. */
+static bool has_test_file(const swebench* w) { return w->s->test_instances[0] != 0; }
+
+static int64_t swe_n_tasks(void* self, gr_split split)
+{
+    const swebench* w = self;
+    int64_t held_out = has_test_file(w) ? w->test.n : w->train.n / 4;
+    if (split == GR_WARMSTART) return 0;
+    if (split == GR_TEST) return held_out;
+    return has_test_file(w) ? w->train.n : w->train.n - held_out;
+}
+
+/* Position in train, then test. Of each four, the last is held out. */
+static int64_t instance_of(const swebench* w, gr_split split, int64_t task)
+{
+    if (has_test_file(w)) return split == GR_TEST ? w->train.n + task : task;
+    return split == GR_TEST ? 4 * task + 3 : task + GR_MIN(task / 3, w->train.n / 4);
+}
+
+static const gr_swe_instance* instance_at(const swebench* w, int64_t i)
+{
+    return i < w->train.n ? &w->train.instance[i] : &w->test.instance[i - w->train.n];
+}
+
+static gr_status read_instances(swebench* w)
+{
+    GR_TRY(gr_swe_read(&w->train, w->s->instances));
+    if (has_test_file(w)) GR_TRY(gr_swe_read(&w->test, w->s->test_instances));
+    int64_t n = w->train.n + w->test.n;
+    for (int64_t i = 0; i < n; i++) GR_TRY(gr_swe_check(instance_at(w, i)));
+    w->tree = calloc((size_t)n, sizeof *w->tree);
+    return w->tree == NULL ? GR_FAIL(GR_ENOMEM, "swebench: out of memory") : GR_OK;
+}
+
+static gr_status make_tree(swebench* w, int64_t i)
+{
+    char path[4096];
+    if (w->tree[i] != NULL) return GR_OK;
+    GR_TRY(gr_swe_tree(instance_at(w, i), w->s->mirrors, w->s->cache, path));
+    w->tree[i] = gr_swe_copy(path, strlen(path));
+    return GR_OK;
+}
+
+static gr_status split_read(swebench* w)
+{
+    int n = 0;
+    char* rest = NULL;
+    memcpy(w->read_text, w->s->read, sizeof w->read_text);
+    for (char* at = strtok_r(w->read_text, " ", &rest); at != NULL;
+         at = strtok_r(NULL, " ", &rest)) {
+        if (at[0] != '/' || n == READ_MAX) {
+            return GR_FAIL(GR_EARG, "swebench.read: at most %d absolute paths", READ_MAX);
+        }
+        w->read[n++] = at;
+    }
+    return GR_OK;
+}
+
+/* ---- asking the sandbox ------------------------------------------------------------------- */
+
+static void own(swebench* w, int64_t sandbox, int handle)
+{
+    GR_RESERVE(w->owner, w->cap_owner, sandbox + 1);
+    w->owner[sandbox] = handle;
+}
+
+static void run(swebench* w, int h, stage next, const char* script, int64_t keep, double time_s)
+{
+    episode* e = &w->episode[h];
+    const char* const argv[] = {"bash", "-c", script, NULL};
+    const char* const env[] = {"GIT_CONFIG_NOSYSTEM=1", "PYTHONDONTWRITEBYTECODE=1",
+                               "PYTHONHASHSEED=0", "PAGER=cat", NULL};
+    gr_sandbox_command c = {
+        .argv = argv, .env = env, .time_s = time_s, .head = keep - keep / 2, .tail = keep / 2};
+    e->stage = next;
+    (void)gr_sandbox_run(w->box, e->sandbox, &c);
+}
+
+static void settle(swebench* w, int h, gr_env_error error, const gr_obs* obs)
+{
+    GR_RESERVE(w->answers, w->cap_answers, w->n_answers + 1);
+    answer* a = &w->answers[w->n_answers++];
+    a->handle = h;
+    a->error = error;
+    if (obs != NULL) a->obs = *obs;
+    w->episode[h].stage = IDLE;
+}
+
+static gr_env_error error_of(gr_sandbox_class c)
+{
+    return c == GR_SANDBOX_GONE ? GR_ENV_CRASH : GR_ENV_REFUSED;
+}
+
+/* ---- what the agent is shown -------------------------------------------------------------- */
+
+static void say(gr_obs* o, const char* text)
+{
+    gr_swe_say(o->text, &o->n_text, text, strlen(text));
+}
+
+/* A long issue is cut at its end. */
+static void say_issue(gr_obs* o, const char* problem)
+{
+    static const char cut[] = "\n[the rest is left out]\n";
+    size_t n = strlen(problem), most = GR_OBS_MAX - sizeof cut - 1;
+    gr_swe_say(o->text, &o->n_text, problem, GR_MIN(n, most));
+    if (n > most) say(o, cut);
+    if (o->n_text > 0 && o->text[o->n_text - 1] != '\n') say(o, "\n");
+}
+
+static void fill(const swebench* w, episode* e, gr_obs* o)
+{
+    double bad = 0;
+    int seen = GR_MIN(e->turn, RECENT);
+    for (int i = 0; i < seen; i++) bad += e->bad[i];
+    o->signal[OPENED] = e->opened || e->edited;
+    o->signal[TESTED] = e->tested;
+    o->signal[EDITED] = e->edited;
+    o->signal[IMPROVED] = e->improved;
+    o->signal[TROUBLE] = seen > 0 ? bad / seen : 0;
+    o->signal[FORMAT] = o->valid;
+    o->hash = gr_key_join(e->tree, (uint64_t)e->instance);
+    if (e->turn >= w->s->max_turns && o->end == GR_RUNNING) o->end = GR_END_TIME_LIMIT;
+}
+
+static void show_output(const gr_sandbox_reply* r, gr_obs* o)
+{
+    static const char* const cause[GR_N_SANDBOX_CAUSES] = {
+        [GR_SANDBOX_EXITED] = "",
+        [GR_SANDBOX_TIME] = ", the time was up",
+        [GR_SANDBOX_MEMORY] = ", out of memory",
+        [GR_SANDBOX_DISK] = ", the disk is full",
+        [GR_SANDBOX_OUTPUT] = ", too much was written",
+        [GR_SANDBOX_STUCK] = ", it could not be ended",
+    };
+    char line[100];
+    (void)snprintf(line, sizeof line, "exit status %d%s\n", r->code, cause[r->cause]);
+    say(o, line);
+    gr_swe_say(o->text, &o->n_text, r->output, r->n_head);
+    long long left_out = (long long)(r->n_all - (int64_t)r->n_output);
+    if (left_out > 0) {
+        (void)snprintf(line, sizeof line, "\n[%lld bytes left out]\n", left_out);
+        say(o, line);
+    }
+    gr_swe_say(o->text, &o->n_text, r->output + r->n_head, r->n_output - r->n_head);
+    if (o->n_text > 0 && o->text[o->n_text - 1] != '\n') say(o, "\n");
+}
+
+/* ---- turns -------------------------------------------------------------------------------- */
+
+static void note_command(episode* e, uint64_t hash, bool bad)
+{
+    int at = (e->turn - 1) % RECENT;
+    for (int i = 0; i < GR_MIN(e->turn - 1, RECENT); i++) bad = bad || e->recent[i] == hash;
+    e->recent[at] = hash;
+    e->bad[at] = bad;
+}
+
+/* More tests passed or fewer failed than in the run before the last edit. */
+static void note_tests(episode* e, const gr_sandbox_reply* r)
+{
+    int passed = 0, failed = 0;
+    if (!gr_swe_output_counts(r->output, r->n_output, &passed, &failed)) return;
+    if (e->has_counts && e->stale) {
+        e->improved = passed > e->passed || failed < e->failed;
+    }
+    e->has_counts = true;
+    e->stale = false;
+    e->passed = passed;
+    e->failed = failed;
+}
+
+/* The difference between the first commit and the files as they are, in an index of its own. */
+#define DIFF_SETUP                                                                            \
+    "export GIT_INDEX_FILE=/tmp/grove-index; cp .git/index $GIT_INDEX_FILE; git add -A -N . " \
+    "2>/dev/null; base=$(git rev-list --max-parents=0 HEAD | tail -n 1); "
+
+static const char probe_script[] =
+    DIFF_SETUP "git diff --quiet $base && exit 3; "
+               "git diff $base --name-only -z --diff-filter=d -- '*.py' | python3 -c \"import sys\n"
+               "for f in sys.stdin.buffer.read().split(b'\\0'):\n"
+               "    if f: compile(open(f, 'rb').read(), f, 'exec')\" 2>/dev/null";
+static const char diff_script[] =
+    DIFF_SETUP "git -c core.fileMode=false diff --no-color --no-ext-diff --binary $base";
+
+static void begin_command(swebench* w, int h, const char* command, int n)
+{
+    const char* setup = w->s->setup;
+    size_t n_setup = strlen(setup);
+    char* script = malloc(n_setup + (size_t)n + 2);
+    GR_ASSERT(script != NULL, "out of memory");
+    memcpy(script, setup, n_setup);
+    script[n_setup] = '\n';
+    memcpy(script + n_setup + 1, command, (size_t)n);
+    script[n_setup + 1 + (size_t)n] = 0;
+    run(w, h, COMMAND, script, w->s->output, w->s->command_s);
+    free(script);
+}
+
+static void swe_step(void* self, int h, const char* action, int n_action)
+{
+    swebench* w = self;
+    episode* e = &w->episode[h];
+    const char* command = NULL;
+    int n = 0;
+    e->turn++;
+    w->in_flight++;
+    gr_obs* o = &w->pending[h];
+    *o = (gr_obs){0};
+    bool valid = n_action <= GR_OBS_MAX - 1 && gr_swe_action_read(action, n_action, &command, &n);
+    if (!valid) {
+        note_command(e, 0, true);
+        say(o, "Not understood: a turn is exactly one ```bash block, closed by ```.\n");
+        fill(w, e, o);
+        settle(w, h, GR_ENV_OK, o);
+        return;
+    }
+    o->valid = true;
+    if (gr_swe_action_submits(command, n)) {
+        run(w, h, DIFF, diff_script, 2 * PATCH_MAX, w->s->command_s);
+        return;
+    }
+    e->opened = e->opened || gr_swe_action_opens(command, n, instance_at(w, e->instance)->problem);
+    e->tested = e->tested || gr_swe_action_tests(command, n);
+    note_command(e, gr_hash64(command, (size_t)n, 1), false);
+    begin_command(w, h, command, n);
+}
+
+static void finish_turn(swebench* w, int h)
+{
+    gr_obs* o = &w->pending[h];
+    fill(w, &w->episode[h], o);
+    settle(w, h, GR_ENV_OK, o);
+}
+
+static void on_command(swebench* w, int h, const gr_sandbox_reply* r)
+{
+    episode* e = &w->episode[h];
+    show_output(r, &w->pending[h]);
+    if (r->code != 0 || r->cause != GR_SANDBOX_EXITED) e->bad[(e->turn - 1) % RECENT] = true;
+    note_tests(e, r);
+    if (r->cause == GR_SANDBOX_DISK || r->cause == GR_SANDBOX_STUCK) {
+        settle(w, h, GR_ENV_REFUSED, NULL); /* the sandbox takes no more commands */
+        return;
+    }
+    e->stage = HASH;
+    (void)gr_sandbox_hash(w->box, e->sandbox);
+}
+
+static void on_hash(swebench* w, int h, const gr_sandbox_reply* r)
+{
+    episode* e = &w->episode[h];
+    bool first = e->turn == 0, changed = r->hash != e->tree;
+    e->tree = r->hash;
+    if (first) e->base = r->hash;
+    if (first || !changed) {
+        finish_turn(w, h);
+        return;
+    }
+    e->stale = true;
+    run(w, h, PROBE, probe_script, 1000, w->s->command_s);
+}
+
+static void begin_grading(swebench* w, int h, const gr_sandbox_reply* r)
+{
+    episode* e = &w->episode[h];
+    bool whole = r->code == 0 && r->cause == GR_SANDBOX_EXITED && r->n_all <= PATCH_MAX;
+    size_t n = whole ? r->n_output : 0;
+    const gr_swe_instance* x = instance_at(w, e->instance);
+    if (w->s->predictions[0] != 0) {
+        FILE* f = fopen(w->s->predictions, "abe");
+        if (f != NULL) { /* a record that cannot be written does not end the run */
+            fprintf(f, "{\"instance_id\":\"%s\",\"model_name_or_path\":\"grove\",", x->id);
+            fputs("\"model_patch\":", f);
+            gr_json_text(f, r->output, n);
+            fputs("}\n", f);
+            (void)fclose(f);
+        }
+    }
+    gr_swe_judging j = {.instance = x,
+                        .tree = w->tree[e->instance],
+                        .setup = w->s->setup,
+                        .read = w->read,
+                        .time_s = w->s->tests_s};
+    e->grading = ++w->last_sandbox;
+    own(w, e->grading, h);
+    e->stage = GRADE;
+    w->grader[h] = gr_swe_grader_begin(w->box, e->grading, &j, r->output, n);
+}
+
+static void on_grade(swebench* w, int h, const gr_swe_grade* g)
+{
+    gr_obs* o = &w->pending[h];
+    gr_swe_grader_end(w->grader[h]);
+    w->grader[h] = NULL;
+    w->episode[h].grading = 0; /* the grader has closed it */
+    if (g->outcome == GR_SWE_NO_SANDBOX) {
+        settle(w, h, GR_ENV_REFUSED, NULL);
+        return;
+    }
+    o->success = g->outcome == GR_SWE_GRADED && g->verdict.resolution == GR_SWE_FULL;
+    o->reward = o->success ? 1 : 0;
+    o->end = GR_END_TERMINAL;
+    say(o, "Handed in.\n");
+    finish_turn(w, h);
+}
+
+/* A reply about a sandbox whose handle waits for it. */
+static void hear(swebench* w, int h, const gr_sandbox_reply* r)
+{
+    episode* e = &w->episode[h];
+    if (r->op == GR_SANDBOX_FORK) return; /* if it failed, the next request fails, too */
+    if (e->stage == GRADE) {
+        gr_swe_grade grade;
+        if (gr_swe_grader_hear(w->grader[h], r, &grade)) on_grade(w, h, &grade);
+        return;
+    }
+    if (r->error != GR_SANDBOX_OK) {
+        if (r->op == GR_SANDBOX_CREATE) e->sandbox = 0;
+        gr_log("swebench: %s: %s", instance_at(w, e->instance)->id, r->reason);
+        settle(w, h, error_of(r->error), NULL);
+        return;
+    }
+    switch (e->stage) {
+    case CREATE:
+        e->stage = HASH;
+        (void)gr_sandbox_hash(w->box, e->sandbox);
+        break;
+    case COMMAND:
+        on_command(w, h, r);
+        break;
+    case HASH:
+        on_hash(w, h, r);
+        break;
+    case PROBE:
+        e->edited = r->code == 0 && r->cause == GR_SANDBOX_EXITED;
+        finish_turn(w, h);
+        break;
+    case DIFF:
+        begin_grading(w, h, r);
+        break;
+    default:
+        break; /* of a fork that went well */
+    }
+}
+
+/* ---- handles ------------------------------------------------------------------------------ */
+
+static void make_room(swebench* w, int h)
+{
+    GR_RESERVE(w->episode, w->n_episodes, h + 1);
+    GR_RESERVE(w->grader, w->cap_graders, h + 1);
+    GR_RESERVE(w->pending, w->cap_pending, h + 1);
+}
+
+static void swe_reset(void* self, int h, gr_split split, int64_t task, uint64_t key)
+{
+    swebench* w = self;
+    (void)key; /* nothing here is random */
+    make_room(w, h);
+    episode* e = &w->episode[h];
+    *e = (episode){.instance = instance_of(w, split, task)};
+    w->in_flight++;
+    gr_obs* o = &w->pending[h];
+    *o = (gr_obs){.valid = true};
+    if (make_tree(w, e->instance) != GR_OK) {
+        gr_log("swebench: %s", gr_last_error_text());
+        settle(w, h, GR_ENV_REFUSED, NULL);
+        return;
+    }
+    say_issue(o, instance_at(w, e->instance)->problem);
+    e->sandbox = ++w->last_sandbox;
+    e->stage = CREATE;
+    own(w, e->sandbox, h);
+    gr_sandbox_tree tree = {.tree = w->tree[e->instance], .at = "/testbed", .read = w->read};
+    (void)gr_sandbox_create(w->box, e->sandbox, &tree);
+}
+
+static void swe_fork(void* self, int dst, int src, uint64_t key)
+{
+    swebench* w = self;
+    (void)key;
+    make_room(w, dst);
+    episode* e = &w->episode[dst];
+    *e = w->episode[src];
+    if (e->sandbox == 0) return;
+    e->sandbox = ++w->last_sandbox;
+    own(w, e->sandbox, dst);
+    /* The helper forks before it looks at the next request, so nobody has to wait for it. */
+    (void)gr_sandbox_fork(w->box, w->episode[src].sandbox, e->sandbox);
+}
+
+/* Ends a sandbox, whatever it is doing; nobody hears of it any more. */
+static void end_sandbox(swebench* w, int64_t number)
+{
+    if (number == 0) return;
+    w->owner[number] = -1;
+    (void)gr_sandbox_end(w->box, number);
+}
+
+static void swe_release(void* self, int h)
+{
+    swebench* w = self;
+    episode* e = &w->episode[h];
+    if (e->stage != IDLE) w->in_flight--;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < w->n_answers; i++) {
+        if (w->answers[i].handle == h)
+            w->in_flight--;
+        else
+            w->answers[kept++] = w->answers[i];
+    }
+    w->n_answers = kept;
+    gr_swe_grader_end(w->grader[h]);
+    w->grader[h] = NULL;
+    end_sandbox(w, e->grading);
+    end_sandbox(w, e->sandbox);
+    *e = (episode){0};
+}
+
+static int swe_poll(void* self, bool wait, gr_env_error* error, const gr_obs** obs)
+{
+    swebench* w = self;
+    gr_sandbox_reply r;
+    while (w->n_answers == 0) {
+        if (!gr_sandbox_poll(w->box, wait && w->in_flight > 0, &r)) return -1;
+        int h = r.sandbox > 0 && r.sandbox < w->cap_owner ? w->owner[r.sandbox] : -1;
+        if (h >= 0) hear(w, h, &r);
+    }
+    w->given = w->answers[0];
+    memmove(w->answers, w->answers + 1, (size_t)--w->n_answers * sizeof *w->answers);
+    w->in_flight--;
+    *error = w->given.error;
+    *obs = &w->given.obs;
+    return w->given.handle;
+}
+
+/* ---- the world ---------------------------------------------------------------------------- */
+
+static void swe_close(void* self)
+{
+    swebench* w = self;
+    for (int64_t i = 0; i < w->cap_graders; i++) gr_swe_grader_end(w->grader[i]);
+    if (w->box != NULL) gr_sandbox_close(w->box);
+    for (int64_t i = 0; w->tree != NULL && i < w->train.n + w->test.n; i++) free(w->tree[i]);
+    gr_swe_set_free(&w->train);
+    gr_swe_set_free(&w->test);
+    free(w->tree);
+    free(w->episode);
+    free(w->grader);
+    free(w->pending);
+    free(w->answers);
+    free(w->owner);
+    free(w);
+}
+
+static gr_status open_parts(swebench* w)
+{
+    GR_TRY(read_instances(w));
+    GR_TRY(split_read(w));
+    if (swe_n_tasks(w, GR_TRAIN) == 0) {
+        return GR_FAIL(GR_EDATA, "%s: no instance is left to train on", w->s->instances);
+    }
+    if (mkdir(w->s->cache, 0755) != 0 && errno != EEXIST) {
+        return GR_FAIL(GR_EIO, "swebench.cache: %s: %s", w->s->cache, strerror(errno));
+    }
+    return gr_sandbox_open(&w->box, &w->s->sandbox);
+}
+
+static gr_status swe_open(void** self, const void* values)
+{
+    swebench* w = calloc(1, sizeof *w);
+    if (w == NULL) return GR_FAIL(GR_ENOMEM, "swebench: out of memory");
+    w->s = values;
+    gr_status st = open_parts(w);
+    if (st == GR_OK)
+        *self = w;
+    else
+        swe_close(w);
+    return st;
+}
+
+static int swe_horizon(void* self) { return (int)((const swebench*)self)->s->max_turns; }
+
+static const gr_async async = {
+    .reset = swe_reset,
+    .step = swe_step,
+    .fork = swe_fork,
+    .release = swe_release,
+    .poll = swe_poll,
+};
+
+const gr_world gr_world_swebench = {
+    .name = "swebench",
+    .block = &block,
+    .signal = {"opened", "tested", "edited", "improved", "trouble", "format"},
+    .n_signals = N_SIGNALS,
+    .prompt = prompt,
+    .stop = "\n```\n",
+    .action_cap = GR_OBS_MAX - 1,
+    .open = swe_open,
+    .close = swe_close,
+    .n_tasks = swe_n_tasks,
+    .horizon = swe_horizon,
+    .async = &async,
+};

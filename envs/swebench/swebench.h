@@ -1,0 +1,16 @@
+/* swebench.h - the world of repository tasks: an issue, a sandbox, one bash block per turn.
+ * Level 1. */
+#pragma once
+#include "envs/env.h"
+#include "envs/sandbox/sandbox.h"
+
+typedef struct gr_swe_settings {
+    char instances[GR_TEXT_MAX], test_instances[GR_TEXT_MAX];
+    char mirrors[GR_TEXT_MAX], cache[GR_TEXT_MAX], setup[GR_TEXT_MAX], read[GR_TEXT_MAX];
+    char predictions[GR_TEXT_MAX];
+    int64_t max_turns, output;
+    double command_s, tests_s;
+    gr_sandbox_settings sandbox;
+} gr_swe_settings;
+
+extern const gr_world gr_world_swebench;

@@ -1,0 +1,71 @@
+/* Real instances: the gold patch resolves them, a useless one does not. Skipped without
+ *   GROVE_SWE_INSTANCES=FILE GROVE_SWE_MIRRORS=FOLDER [GROVE_SWE_SETUP='shell lines']
+ *   [GROVE_SWE_ONLY=part of an id]
+ * Prints one row per instance; fails only where a useless patch resolves one, because which gold
+ * patches do depends on the Python that is there. */
+#include "tests/swe.h"
+
+static const char useless[] = "diff --git a/grove_note b/grove_note\nnew file mode 100644\n"
+                              "--- /dev/null\n+++ b/grove_note\n@@ -0,0 +1 @@\n+nothing\n";
+
+static const char* of(const char* variable, const char* otherwise)
+{
+    const char* value = getenv(variable);
+    return value == NULL ? otherwise : value;
+}
+
+static gr_swe_grade grade(const gr_swe_instance* x, const char* tree, const char* patch, char** log)
+{
+    gr_swe_grade g;
+    gr_swe_judging j = {
+        .instance = x, .tree = tree, .setup = of("GROVE_SWE_SETUP", ""), .time_s = 600};
+    gr_swe_grade_now(box, 1, &j, patch, &g, log);
+    return g;
+}
+
+static int row(const gr_swe_instance* x)
+{
+    static const char* const resolution[] = {"no", "partly", "yes"};
+    char tree[4096], *log = NULL;
+    if (gr_swe_tree(x, of("GROVE_SWE_MIRRORS", ""), scratch, tree) != GR_OK) {
+        printf("| %s | not run: %s |\n", x->id, gr_last_error_text());
+        return 0;
+    }
+    gr_swe_grade gold = grade(x, tree, x->gold, &log), none = grade(x, tree, useless, NULL);
+    printf("| %s | %s | %d/%d | %d/%d | %s | %d/%d | %s |\n", x->id,
+           resolution[gold.verdict.resolution], gold.verdict.f2p_passed, x->fail_to_pass.n,
+           gold.verdict.p2p_passed, x->pass_to_pass.n, resolution[none.verdict.resolution],
+           none.verdict.f2p_passed, x->fail_to_pass.n, gr_swe_outcome_name(gold.outcome));
+    if (gold.verdict.resolution != GR_SWE_FULL && getenv("GROVE_SWE_LOG") != NULL) puts(log);
+    fflush(stdout);
+    free(log);
+    remove_all(tree);
+    return none.verdict.resolution == GR_SWE_FULL;
+}
+
+int main(void)
+{
+    const char* path = getenv("GROVE_SWE_INSTANCES");
+    int wrong = 0;
+    if (path == NULL || getenv("GROVE_SWE_MIRRORS") == NULL) {
+        puts("SKIPPED: GROVE_SWE_INSTANCES and GROVE_SWE_MIRRORS name no instances");
+        return 0;
+    }
+    if (make_scratch(NULL) != 0) return 1;
+    if (!open_box()) return remove_scratch(NULL);
+    gr_swe_set set = {0};
+    ASSERT_OK(gr_swe_read(&set, path));
+    puts("| instance | gold resolves | F2P | P2P | useless patch resolves | F2P | outcome |\n"
+         "|---|---|---|---|---|---|---|");
+    for (int64_t i = 0; i < set.n; i++) {
+        const gr_swe_instance* x = &set.instance[i];
+        if (gr_swe_check(x) == GR_OK && strstr(x->id, of("GROVE_SWE_ONLY", "")) != NULL) {
+            wrong += row(x);
+        }
+    }
+    gr_sandbox_close(box);
+    gr_sandbox_stop();
+    gr_swe_set_free(&set);
+    (void)remove_scratch(NULL);
+    return wrong != 0;
+}
