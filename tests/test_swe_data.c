@@ -129,6 +129,8 @@ static void what_is_wrong_is_said_in_a_line(void** state)
         {"{" HEAD "\"patch\":\"p\",\"FAIL_TO_PASS\":[]}", "x:1: FAIL_TO_PASS: names no test"},
         {"{" HEAD "\"patch\":\"p\",\"FAIL_TO_PASS\":[\"../x.py::t\"]}",
          "x:1: `../x.py::t` is a test of no file, and there is no test_patch"},
+        {"{" HEAD "\"patch\":\"p\",\"FAIL_TO_PASS\":[\"a\\nb::t\"]}", /* still one line */
+         "x:1: `a` is a test of no file, and there is no test_patch"},
         {"{\"instance_id\":\"../x\",\"repo\":\"o/r\",\"patch\":\"p\"}",
          "x:1: instance_id: only letters, digits and ._-, as it names files"},
         {"{\"instance_id\":\"x\",\"repo\":\"o/r/s\",\"patch\":\"p\"}", "x:1: repo: not owner/name"},

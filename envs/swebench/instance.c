@@ -145,8 +145,8 @@ static gr_status find_test_files(gr_swe_instance* x, const char* where)
             size_t n = end == NULL ? strlen(name) : (size_t)(end - name);
             if (!gr_swe_is_tree_path(name, n)) {
                 return GR_FAIL(GR_EDATA,
-                               "%s: `%.100s` is a test of no file, and there is no test_patch",
-                               where, name);
+                               "%s: `%.*s` is a test of no file, and there is no test_patch", where,
+                               (int)GR_MIN(strcspn(name, "\r\n"), 100), name);
             }
             gr_swe_names_add(&x->test_files, name, n);
         }
