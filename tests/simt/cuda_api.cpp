@@ -74,10 +74,23 @@ static cudaError_t wait_for(cudaStream_t s)
     return pending_error();
 }
 
-static void copy_bytes(void* dst, const void* src, size_t bytes)
+/* A copy or a clear is work of its stream like a launch. One stream beside stream 0 orders all. */
+static void begin_copy(cudaStream_t s)
 {
-    host_access(dst, bytes);
-    host_access(src, bytes);
+    grid.name = "none, a copy";
+    begin_work(s, ++last_epoch);
+}
+static void touch(const void* p, size_t bytes, Access kind, const void* pc)
+{
+    host_access(p, bytes);
+    if (pending_error() == cudaSuccess && streams.size() > 2) copy_access(p, bytes, kind, pc);
+}
+
+static void copy_bytes(void* dst, const void* src, size_t bytes, cudaStream_t s, const void* pc)
+{
+    begin_copy(s);
+    touch(src, bytes, READ, pc);
+    touch(dst, bytes, WRITE, pc);
     if (pending_error() == cudaSuccess) memcpy(dst, src, bytes);
 }
 
@@ -182,19 +195,21 @@ cudaError_t cudaFree(void* p)
 {
     return p == nullptr || release_device(p) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t s)
 {
-    copy_bytes(dst, src, bytes);
+    copy_bytes(dst, src, bytes, s, __builtin_return_address(0));
     return pending_error();
 }
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind)
 {
-    copy_bytes(dst, src, bytes);
+    copy_bytes(dst, src, bytes, nullptr, __builtin_return_address(0));
     return cudaDeviceSynchronize();
 }
-cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t)
+cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t s)
 {
-    host_access(dst, bytes);
+    begin_copy(s);
+    touch(dst, bytes, WRITE, __builtin_return_address(0));
     if (pending_error() == cudaSuccess) memset(dst, value, bytes);
     return pending_error();
 }

@@ -132,8 +132,9 @@ void reset_shared();
 void check_access(const void* p, int size, Access kind, const void* pc); /* counts nothing */
 void set_pending(uint32_t offset, int size, bool pending);
 void start_block_memory();
-void host_access(const void* p, size_t bytes); /* of a copy */
-char* allocate_device(size_t bytes);           /* NULL: no room */
+void host_access(const void* p, size_t bytes);                              /* of a copy: bounds */
+void copy_access(const void* p, size_t bytes, Access kind, const void* pc); /* and order */
+char* allocate_device(size_t bytes);                                        /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
 Memory read_memory();

@@ -334,6 +334,33 @@ void host_access(const void* p, size_t bytes)
     if (!reason.empty()) set_error(cudaErrorInvalidValue, "copy out of bounds: " + reason);
 }
 
+/* A word that a launch of another stream may still write, or read while this copy writes it. */
+static void check_copied(Cell* c, unsigned bytes, Access kind, const void* pc)
+{
+    const Stamp here = {last_epoch, 0, 0, pack_pc(pc), 0, (uint8_t)bytes, false};
+    const auto races = [bytes](const Stamp& e) {
+        return e.epoch != 0 && (e.bytes & bytes) && !finished_before(e.epoch);
+    };
+    const Stamp* other = std::find_if(c->writer, c->writer + 2, races);
+    const bool written = other != c->writer + 2;
+    if (!written && kind == WRITE) other = std::find_if(c->reader, c->reader + 2, races);
+    if (written || (kind == WRITE && other != c->reader + 2))
+        defect(pc, "race in global memory", "a copy %s what work of another stream %s at %s",
+               kind == READ ? "reads" : "writes", written ? "may still write" : "may still read",
+               place(unpack_pc(other->pc)).c_str());
+    if (kind == READ)
+        c->reader[0] = here;
+    else
+        c->writer[0] = here;
+}
+
+void copy_access(const void* p, size_t bytes, Access kind, const void* pc)
+{
+    if (is_device(p))
+        for_words(device_cells, (uint64_t)((const char*)p - arena), bytes,
+                  [&](Cell* c, unsigned mask) { check_copied(c, mask, kind, pc); });
+}
+
 } // namespace simt
 
 /* ---- the compiler's hooks -------------------------------------------------------------------------- */

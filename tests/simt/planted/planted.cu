@@ -250,6 +250,20 @@ template <bool SOUND> static void two_streams(float* x)
     (void)cudaStreamDestroy(second);
 }
 
+template <bool SOUND> static void copy_too_early(float* x)
+{
+    cudaStream_t first, second;
+    (void)cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+    (void)cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+    LAUNCH(fill, 1, N, 0, first, x);
+    if (SOUND) (void)cudaStreamSynchronize(first);
+    const size_t bytes = N * sizeof *x;
+    (void)cudaMemcpyAsync(x + N, x, bytes, /* copy_too_early: of what a launch still writes */
+                          cudaMemcpyDeviceToDevice, second);
+    (void)cudaStreamDestroy(first);
+    (void)cudaStreamDestroy(second);
+}
+
 /* ---- launches --------------------------------------------------------------------------------------- */
 
 #define ON(kernel, grid, shared, ...) \
@@ -286,6 +300,7 @@ template <bool SOUND> static void launch(const char* name, float* x, int* number
     ON(wait_is_no_barrier, 1, 0, x);
     ON(fragment_off_by_one_row, 1, 0, x);
     if (strcmp(name, "two_streams") == 0) two_streams<SOUND>(x);
+    if (strcmp(name, "copy_too_early") == 0) copy_too_early<SOUND>(x);
 }
 
 void planted_run(const char* name, int sound, float* result)
