@@ -226,19 +226,38 @@ static inline int helper_of(int parent)
     return pid;
 }
 
-/* Groups of this test's helpers in every hierarchy. */
-static inline int count_groups(void)
+/* The control groups of helpers are named after their folders, which are noted here while they are
+ * there: others on this machine have helpers of their own. */
+static inline void note_folders(void)
 {
-    int n = 0;
-    char path[300];
-    DIR* d = opendir("/sys/fs/cgroup");
-    for (const struct dirent* e; d != NULL && (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.') continue;
-        (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%.200s", e->d_name);
-        n += count_entries(path, "grove-sandbox-");
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/names", scratch);
+    FILE* f = fopen(path, "a");
+    DIR* d = opendir(scratch);
+    for (const struct dirent* e; f != NULL && d != NULL && (e = readdir(d)) != NULL;) {
+        if (strncmp(e->d_name, "grove-sandbox-", 14) == 0) fprintf(f, "%s\n", e->d_name);
     }
     if (d != NULL) (void)closedir(d);
-    return n + count_entries("/sys/fs/cgroup", "grove-sandbox-");
+    if (f != NULL) (void)fclose(f);
+}
+
+static inline bool groups_are_gone(void)
+{
+    static const char* const hierarchy[] = {"",     "memory/",      "pids/",
+                                            "cpu/", "cpu,cpuacct/", "unified/"};
+    char path[400], name[128];
+    int found = 0;
+    (void)snprintf(path, sizeof path, "%s/names", scratch);
+    FILE* f = fopen(path, "r");
+    while (f != NULL && fgets(name, sizeof name, f) != NULL) {
+        name[strcspn(name, "\n")] = 0;
+        for (int i = 0; i < GR_COUNT(hierarchy); i++) {
+            (void)snprintf(path, sizeof path, "/sys/fs/cgroup/%s%s", hierarchy[i], name);
+            found += access(path, F_OK) == 0;
+        }
+    }
+    if (f != NULL) (void)fclose(f);
+    return found == 0;
 }
 
 static inline bool within(double seconds, bool (*holds)(void))

@@ -286,7 +286,6 @@ static void thousand_forks_leave_nothing(void** state)
 static int dead_helper;
 static bool helper_is_gone(void) { return parent_of(dead_helper) == 0 && nothing_left(); }
 static bool sleepers_are_gone(void) { return count_processes("sleep 8642.5") == 0; }
-static bool groups_are_gone(void) { return count_groups() == 0; }
 
 /* A trainer with two live sandboxes, one of them busy. Tells its helper through `ready`. */
 GR_NORETURN static void be_trainer(int ready)
@@ -312,6 +311,7 @@ static pid_t start_trainer(void)
     (void)close(ready[1]);
     assert_int_equal(read(ready[0], &dead_helper, sizeof dead_helper), sizeof dead_helper);
     (void)close(ready[0]);
+    note_folders();
     return pid;
 }
 
@@ -349,6 +349,7 @@ static void a_killed_helper_is_swept_by_the_next(void** state)
     assert_int_equal(r.error, GR_SANDBOX_GONE);
     gr_sandbox_close(b);
     b = open_sandbox(&s); /* another helper is started */
+    note_folders();
     r = create(b, 1);
     ASSERT_REPLY(&r);
     expect_sh(b, 1, "echo fine", 0, "fine\n");
@@ -507,6 +508,7 @@ static void with_a_failing_call(void)
     gr_fault_set(NULL);
     bool each_time = strcmp(failing, "sandbox.confine") == 0; /* each command counts anew */
     CHECK(gr_sandbox_open(&b, &s) == GR_OK);
+    note_folders();
     r = create(b, 1);
     CHECK(r.error == GR_SANDBOX_OK);
     r = sh(b, 1, "echo y");
