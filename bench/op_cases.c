@@ -377,7 +377,7 @@ static int32_t tree_end(const op_run* r, int64_t i)
     if (i < r->s.prefix) return (int32_t)tree_tokens(r);
     return (int32_t)(r->s.prefix + ((i - r->s.prefix) / r->s.n + 1) * r->s.n);
 }
-enum { T_O, T_STAT, T_Q, T_K, T_V, T_END, T_SCRATCH, T_DO, T_DQ, T_DK, T_DV };
+enum { T_O, T_STAT, T_Q, T_K, T_V, T_SCRATCH, T_DO, T_DQ, T_DK, T_DV };
 static void tree_open(op_run* r)
 {
     const int64_t n = tree_tokens(r), q = n * r->s.h * r->s.d, kv = n * r->s.hk * r->s.d;
@@ -385,14 +385,20 @@ static void tree_open(op_run* r)
     result(r, n * r->s.h * 2, OP_ACC);
     real(r, q);
     for (int i = 0; i < 2; i++) real(r, kv);
-    ints(r, n, tree_end);
+    paged* p = calloc(1, sizeof *p);
+    r->plan = p;
+    GR_ASSERT(p != NULL);
+    int32_t* end = p->block = malloc((size_t)n * sizeof *end); /* the host's */
+    GR_ASSERT(end != NULL);
+    for (int64_t i = 0; i < n; i++) end[i] = tree_end(r, i);
     space(r, r->dev->ops->attention_tree_scratch(r->dev, n, (int)r->s.h, (int)r->s.hk, (int)r->s.d,
                                                  (int)(r->s.prefix + r->s.n)));
 }
+static const int32_t* tree_ends(const op_run* r) { return ((const paged*)r->plan)->block; }
 static void tree_run(op_run* r)
 {
     r->dev->ops->attention_tree(r->dev, at(r, T_O), at(r, T_STAT), at(r, T_Q), at(r, T_K),
-                                at(r, T_V), at(r, T_END), tree_tokens(r), (int)r->s.h, (int)r->s.hk,
+                                at(r, T_V), tree_ends(r), tree_tokens(r), (int)r->s.h, (int)r->s.hk,
                                 (int)r->s.d, 0.125f, (int)(r->s.prefix + r->s.n), at(r, T_SCRATCH));
 }
 static int64_t tree_bytes(const op_run* r)
@@ -420,7 +426,7 @@ static void tree_bwd_run(op_run* r)
 {
     r->dev->ops->attention_tree_bwd(
         r->dev, at(r, T_DQ), at(r, T_DK), at(r, T_DV), at(r, T_DO), at(r, T_O), at(r, T_STAT),
-        at(r, T_Q), at(r, T_K), at(r, T_V), at(r, T_END), tree_tokens(r), (int)r->s.h, (int)r->s.hk,
+        at(r, T_Q), at(r, T_K), at(r, T_V), tree_ends(r), tree_tokens(r), (int)r->s.h, (int)r->s.hk,
         (int)r->s.d, 0.125f, (int)(r->s.prefix + r->s.n), at(r, T_SCRATCH));
 }
 static int64_t tree_bwd_bytes(const op_run* r) { return 2 * tree_bytes(r); }
