@@ -1,15 +1,18 @@
-/* attention.cuh - what the attention kernels share: matrices in shared memory, products of 16x16 blocks
- * in the registers of a warp, and exponentials whose sums do not depend on how keys are grouped.
+/* attention.cuh - what the attention kernels share: matrices in shared memory, products of
+ * 16x16 blocks in the registers of a warp, and exponentials whose sums do not depend on how
+ * keys are grouped.
  *
- * One source serves both types. bf16 multiplies on the tensor cores; fp32, which has no exact mode
- * there, multiplies with fused multiply-adds from shared memory, each lane the same outputs. In a 16x16
- * block of results lane l holds, as x[j][e], row l / 4 + e / 2 * 8 and column 8 j + l % 4 * 2 + e % 2.
+ * One source serves both types. bf16 multiplies on the tensor cores; fp32, which has no exact
+ * mode there, multiplies with fused multiply-adds from shared memory, each lane the same
+ * outputs. In a 16x16 block of results lane l holds, as x[j][e], row l / 4 + e / 2 * 8 and
+ * column 8 j + l % 4 * 2 + e % 2.
  *
- * Exponentials. t = scale q k log2(e) is split into a whole n and a rest f, |f| <= 1/2, and 2^f is
- * scaled by 2^(n - max), max being the largest n so far. So each term differs from what it would be
- * under another max by a power of 2 alone, as do all sums of them: a row has the same bits for every
- * way to walk its keys that keeps their order. (Exact up to terms below 2^-126 of the largest, which
- * are dropped.) The softmax of blocks: Dao et al. 2022, arXiv:2205.14135, algorithm 1. */
+ * Exponentials. t = scale q k log2(e) is split into a whole n and a rest f, |f| <= 1/2, and 2^f
+ * is scaled by 2^(n - max), max being the largest n so far. So each term differs from what it
+ * would be under another max by a power of 2 alone, as do all sums of them: a row has the same
+ * bits for every way to walk its keys that keeps their order. (Exact up to terms below 2^-126
+ * of the largest, which are dropped.) The softmax of blocks: Dao et al. 2022, arXiv:2205.14135,
+ * algorithm 1. */
 #pragma once
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda.cuh"
@@ -151,8 +154,8 @@ __device__ __forceinline__ void multiply(float (*x)[4], const block_a<float>& a,
     }
 }
 
-/* Results as the a of a further product, rounded to T; x is left as rounded. fp32 passes through the
- * warp's own SCRATCH floats of shared memory. */
+/* Results as the a of a further product, rounded to T; x is left as rounded. fp32 passes
+ * through the warp's own SCRATCH floats of shared memory. */
 #define SCRATCH_PITCH 20
 #define SCRATCH       (BLOCK * SCRATCH_PITCH)
 
@@ -382,8 +385,8 @@ __device__ __forceinline__ void keys_seen(int seen[2], const gr_key_page* pages,
     }
 }
 
-/* WARPS warps with MATRICES of query rows and a ring of STAGES steps of PAGES pages, in their own part
- * of shared memory. */
+/* WARPS warps with MATRICES of query rows and a ring of STAGES steps of PAGES pages, in their
+ * own part of shared memory. */
 template <class T, int D, int PAGES_, int STAGES_, int WARPS_, int MATRICES = 1> struct team {
     static const int PAGES = PAGES_, STAGES = STAGES_, WARPS = WARPS_, THREADS = WARPS * WARP;
     static const int pitch = rows_of<T, D>::pitch;

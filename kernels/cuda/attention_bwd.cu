@@ -3,10 +3,11 @@
  * With P the probabilities and D_i = do_i o_i, as on the cpu (kernels/cpu/attention_bwd.c):
  *   dP_ij = do_i v_j    dS_ij = scale P_ij (dP_ij - D_i)
  *   dq_i = sum_j dS_ij k_j    dk_j = sum_i dS_ij q_i    dv_j = sum_i P_ij do_i
- * (Dao et al. 2022, arXiv:2205.14135, appendix B). The kernel of dq walks the forward's tiles; that of
- * dk and dv holds 64 keys of a KV head and walks all later queries that may see them, in order. Where
- * the plan cuts the queries, sums of the segments are added in order. Both compute P and dP: two more
- * products than a kernel that adds dq with atomics, and the same bits each time. */
+ * (Dao et al. 2022, arXiv:2205.14135, appendix B). The kernel of dq walks the forward's tiles;
+ * that of dk and dv holds 64 keys of a KV head and walks all later queries that may see them,
+ * in order. Where the plan cuts the queries, sums of the segments are added in order. Both
+ * compute P and dP: two more products than a kernel that adds dq with atomics, and the same
+ * bits each time. */
 #include "kernels/cuda/attention_tree.cuh"
 
 template <class T> struct bwd_args {
@@ -246,7 +247,8 @@ __device__ __forceinline__ void key_softmax(float (*s)[4], float (*dp)[4], const
         }
 }
 
-/* dk += dS^T q and dv += P^T dout over the queries of a step; the warp's 16 keys lie at k and v. */
+/* dk += dS^T q and dv += P^T dout over the queries of a step; the warp's 16 keys lie at k and
+ * v. */
 template <class T, int D>
 __device__ __forceinline__ void key_step(float (*dk)[4], float (*dv)[4], const bwd_args<T>* a,
                                          const query_stage<T, D>* x, const lane_keys* keys,

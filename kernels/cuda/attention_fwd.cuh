@@ -1,4 +1,5 @@
-/* attention_fwd.cuh - a tile of query rows against its pages: the forward of both attention ops. */
+/* attention_fwd.cuh - a tile of query rows against its pages: the forward of both attention
+ * ops. */
 #pragma once
 #include "kernels/cuda/attention.cuh"
 

@@ -1,8 +1,10 @@
-/* attention_paged.cu - attention over pages of the pool: decoding, and prefills behind a shared prefix.
+/* attention_paged.cu - attention over pages of the pool: decoding, and prefills behind a shared
+ * prefix.
  *
- * The host's plan (pool_plan.c) makes tiles of query rows that share pages and gives them to the slots
- * of one resident launch: a block first works on wide tiles with all its warps, then each warp on
- * narrow tiles of its own. Rows whose keys were parted between tiles are merged in path order. */
+ * The host's plan (pool_plan.c) makes tiles of query rows that share pages and gives them to
+ * the slots of one resident launch: a block first works on wide tiles with all its warps, then
+ * each warp on narrow tiles of its own. Rows whose keys were parted between tiles are merged in
+ * path order. */
 #include "kernels/cuda/attention_fwd.cuh"
 #include "kernels/cuda/upload.cuh"
 

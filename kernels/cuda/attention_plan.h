@@ -1,15 +1,15 @@
-/* attention_plan.h - what the host plans for the attention kernels: who reads which keys, and where.
- * Level 2. Plain C, so that plans are counted and tested without a GPU.
+/* attention_plan.h - what the host plans for the attention kernels: who reads which keys, and
+ * where. Level 2. Plain C, so that plans are counted and tested without a GPU.
  *
- * Keys come in pages: GR_PAGE keys at consecutive places of a path, in the KV pool or, for a packed
- * tree, listed by token. A page starts at a multiple of GR_PAGE of the path, so every row meets its
- * keys in the same groups of 16, wherever they are stored.
+ * Keys come in pages: GR_PAGE keys at consecutive places of a path, in the KV pool or, for a
+ * packed tree, listed by token. A page starts at a multiple of GR_PAGE of the path, so every
+ * row meets its keys in the same groups of 16, wherever they are stored.
  *
- * Query rows are flat: row r, head j of the group that shares a KV head is flat row r * group + j. A
- * tile is a run of flat rows against a list of pages, in path order for each of its rows; a kernel
- * works on a tile once per KV head. In the exact rule a row's sums start anew every GR_CHUNK_PAGES
- * pages of its path and these chunks are added in path order; an exact plan may part a row's keys
- * between tiles only there. */
+ * Query rows are flat: row r, head j of the group that shares a KV head is flat row r * group +
+ * j. A tile is a run of flat rows against a list of pages, in path order for each of its rows;
+ * a kernel works on a tile once per KV head. In the exact rule a row's sums start anew every
+ * GR_CHUNK_PAGES pages of its path and these chunks are added in path order; an exact plan may
+ * part a row's keys between tiles only there. */
 #pragma once
 #include "kernels/ops.h"
 
@@ -41,8 +41,8 @@ typedef struct gr_tile {
     int32_t part;                 /* first row of its partial results; -1: the results are final */
 } gr_tile;
 
-/* Lists of pages. An entry is page << GR_ENTRY_SHIFT with two flags, or GR_NO_PAGE, which fills up a
- * step. */
+/* Lists of pages. An entry is page << GR_ENTRY_SHIFT with two flags, or GR_NO_PAGE, which fills
+ * up a step. */
 enum {
     GR_NO_PAGE = -1,
     GR_ENTRY_PARTIAL = 1, /* some row of the tile does not see all keys of the page */
@@ -55,8 +55,8 @@ typedef struct gr_key_list {
     int64_t cap;
 } gr_key_list;
 
-/* Appends sorted[0 .. n), indices into page in path order, as the list of t, whose flat rows are set;
- * in steps of `step` pages. */
+/* Appends sorted[0 .. n), indices into page in path order, as the list of t, whose flat rows
+ * are set; in steps of `step` pages. */
 void gr_key_list_add(gr_key_list* l, gr_tile* t, const gr_key_page* page, const int32_t* sorted,
                      int32_t n, const int32_t* n_keys, int group, int step);
 
@@ -76,10 +76,11 @@ typedef struct gr_pool_plan {
         page; /* by depth, then rows: a page of the pool once per run of rows that see it */
     gr_key_list list;
     gr_tile* tile; /* wide ones first, each kind in falling cost */
-    /* Partial results of flat row i, in path order: merge[merge_begin[i]] ...; none: it is final. */
+    /* Partial results of flat row i, in path order: merge[merge_begin[i]] ...; none: it is
+     * final. */
     int32_t *merge_begin, *merge;
-    /* What each slot does: item[work_begin[s]] ..., an item being tile * hk + KV head. The blocks'
-     * slots for wide tiles come first, then `warps` per block for narrow ones. */
+    /* What each slot does: item[work_begin[s]] ..., an item being tile * hk + KV head. The
+     * blocks' slots for wide tiles come first, then `warps` per block for narrow ones. */
     int32_t *work_begin, *item;
     int32_t n_pages, n_tiles, n_wide, n_parts, n_merge, n_flat, n_slots;
     int64_t makespan, work; /* the most of a slot; of all. In fifths of the time to read a page */
@@ -87,11 +88,12 @@ typedef struct gr_pool_plan {
     int64_t cap[7];
 } gr_pool_plan;
 
-/* Plans tasks from `first` on, as many as have room; returns the first that is left. In an exact plan
- * paths are cut at chunks or not at all, whichever ends sooner. */
+/* Plans tasks from `first` on, as many as have room; returns the first that is left. In an
+ * exact plan paths are cut at chunks or not at all, whichever ends sooner. */
 int gr_pool_plan_make(gr_pool_plan* p, const gr_page_plan* pages, int first,
                       const gr_pool_shape* shape);
-/* Calls f(context, array, bytes) for each array that the device reads, in the order of the fields. */
+/* Calls f(context, array, bytes) for each array that the device reads, in the order of the
+ * fields. */
 typedef void gr_plan_array_fn(void* context, const void* array, size_t bytes);
 void gr_pool_plan_arrays(const gr_pool_plan* p, gr_plan_array_fn* f, void* context);
 void gr_pool_plan_free(gr_pool_plan* p);
@@ -108,7 +110,8 @@ typedef struct gr_key_unit {
     int32_t key_begin, key_end, step_begin, step_end;
     int32_t part; /* its number among the partial results; -1: the results are final */
 } gr_key_unit;
-/* Key tile whose queries were cut: its sums are those of parts [part_begin, part_end), in order. */
+/* Key tile whose queries were cut: its sums are those of parts [part_begin, part_end), in
+ * order. */
 typedef struct gr_key_sum {
     int32_t key_begin, key_end, part_begin, part_end;
 } gr_key_sum;

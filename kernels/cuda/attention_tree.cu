@@ -1,5 +1,6 @@
-/* attention_tree.cu - attention over a packed tree, forward. A block takes a tile of the host's plan
- * (tree_plan.c) for one KV head, the longest first; a tile lists only pages that some of its rows see. */
+/* attention_tree.cu - attention over a packed tree, forward. A block takes a tile of the host's
+ * plan (tree_plan.c) for one KV head, the longest first; a tile lists only pages that some of
+ * its rows see. */
 #include "kernels/cuda/attention_tree.cuh"
 
 template <class T, int D>

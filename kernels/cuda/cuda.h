@@ -17,7 +17,12 @@ GR_SIZE_LIST(X)
 extern const gr_ops gr_ops_cuda; /* table.cu */
 }
 
-#define GR_CUDA_WORKSPACE ((size_t)16 << 20) /* bytes, one op's at a time */
+/* Bytes, one op's at a time. The most go to partial results of attention: of some 300 sequences. */
+#ifdef __CUDACC__
+#define GR_CUDA_WORKSPACE ((size_t)96 << 20)
+#else
+#define GR_CUDA_WORKSPACE ((size_t)16 << 20)
+#endif
 
 cudaStream_t gr_cuda_stream(const gr_dev* dev);
 void* gr_cuda_workspace(const gr_dev* dev); /* 256-aligned, contents do not outlive an op */

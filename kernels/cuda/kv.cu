@@ -1,7 +1,7 @@
 /* kv.cu - pages of keys and values: writing rows into them, copying whole pages.
  *
- * A page holds GR_PAGE tokens: per KV head K as [GR_PAGE][d], then V as [GR_PAGE][d], so that a head's
- * page is one stretch and each of its rows too. Bytes only move here, in chunks of 16. */
+ * A page holds GR_PAGE tokens: per KV head K as [GR_PAGE][d], then V as [GR_PAGE][d], so that a
+ * head's page is one stretch and each of its rows too. Bytes only move here, in chunks of 16. */
 #include "kernels/cuda/cuda.cuh"
 
 #define KV_THREADS 128

@@ -1,13 +1,14 @@
 /* pool_plan.c - tiles and slots for attention over the pages of the pool (attention_plan.h).
  *
- * Pages and the runs of rows that see them form a forest: a page's children are the pages that follow
- * it on some row's path. Cut into chunks, a subtree of the forest is either one tile, so that each of
- * its pages is read once, or, where paths part, a tile for each branch, which reads the pages above
- * again. Working upwards from the leaves, the cheaper one is chosen by the work of a slot: the time to
- * read a page, or to multiply it with the rows, the partial results, and the start of a tile.
+ * Pages and the runs of rows that see them form a forest: a page's children are the pages that
+ * follow it on some row's path. Cut into chunks, a subtree of the forest is either one tile, so
+ * that each of its pages is read once, or, where paths part, a tile for each branch, which
+ * reads the pages above again. Working upwards from the leaves, the cheaper one is chosen by
+ * the work of a slot: the time to read a page, or to multiply it with the rows, the partial
+ * results, and the start of a tile.
  *
- * Where rows need not have the same bits in any plan, the pages above a fork are a tile of their own
- * and nothing is read twice. */
+ * Where rows need not have the same bits in any plan, the pages above a fork are a tile of
+ * their own and nothing is read twice. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "host/arena.h"
@@ -15,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Costs in fifths of the time to read a page of one KV head. Its product with 16 flat rows takes a
- * fifth of that on GPUs with 5 x 16 x 2 multiply-adds per byte of memory traffic. */
+/* Costs in fifths of the time to read a page of one KV head. Its product with 16 flat rows
+ * takes a fifth of that on GPUs with 5 x 16 x 2 multiply-adds per byte of memory traffic. */
 enum {
     READ_PAGE = 5,
     MULTIPLY = 1,   /* a page with GR_NARROW_ROWS flat rows */
@@ -220,8 +221,8 @@ static void choose_tiles(const gr_pool_plan* p, planner* b)
 
 /* ---- tiles -------------------------------------------------------------------------------------- */
 
-/* Rows [begin, end) against the `above` pages that lead to page i, page i, `chain` pages that follow
- * it alone, and, with `all`, the pages of its subtree inside the chunk. */
+/* Rows [begin, end) against the `above` pages that lead to page i, page i, `chain` pages that
+ * follow it alone, and, with `all`, the pages of its subtree inside the chunk. */
 typedef struct cut {
     int32_t i, depth, row_begin, row_end, above, chain;
     bool all;
@@ -316,7 +317,8 @@ static void make_tiles(gr_pool_plan* p, planner* b)
 
 /* ---- partial results ---------------------------------------------------------------------------- */
 
-/* A row with one tile gets its result from it; others merge their parts in the order of the tiles. */
+/* A row with one tile gets its result from it; others merge their parts in the order of the
+ * tiles. */
 static void make_parts(gr_pool_plan* p, planner* b)
 {
     p->n_flat = b->in->n_rows * b->shape.group;
@@ -397,8 +399,8 @@ static int32_t idle_warp(const int64_t* load, int32_t warps)
     return least;
 }
 
-/* When the last block ends: it has read all, and the warp with most to do, which alone reaches three
- * quarters of the block's way to memory, is through. */
+/* When the last block ends: it has read all, and the warp with most to do, which alone reaches
+ * three quarters of the block's way to memory, is through. */
 static int64_t last_end(const planner* b)
 {
     int64_t end = 0;
@@ -424,8 +426,8 @@ static void list_items(gr_pool_plan* p, const planner* b, int32_t items)
     p->work_begin[p->n_slots] = items;
 }
 
-/* Wide tiles first, each kind longest first, once per KV head, to the least loaded block; of a narrow
- * one then its least loaded warp takes it. */
+/* Wide tiles first, each kind longest first, once per KV head, to the least loaded block; of a
+ * narrow one then its least loaded warp takes it. */
 static void make_slots(gr_pool_plan* p, planner* b)
 {
     const int32_t blocks = b->shape.blocks, warps = b->shape.warps, hk = b->shape.hk;
@@ -478,7 +480,8 @@ static void plan_all(gr_pool_plan* p, const gr_page_plan* pages, const gr_pool_s
     b->shape = *shape;
     gather_pages(p, b);
     link_pages(p, b);
-    /* Where nothing is read twice: two tiles for each block, but none shorter than half a chunk. */
+    /* Where nothing is read twice: two tiles for each block, but none shorter than half a
+     * chunk. */
     const int64_t even = (int64_t)p->n_pages * shape->hk / (2 * shape->blocks);
     b->longest = (int32_t)GR_MAX(even, GR_CHUNK_PAGES / 2);
     if (!shape->exact) {

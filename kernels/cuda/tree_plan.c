@@ -1,13 +1,15 @@
 /* tree_plan.c - pages, tiles and key units of a packed tree (attention_plan.h).
  *
- * A run is a longest stretch of tokens with equal subtree_end: a node, or nodes without siblings. Its
- * pages start at multiples of GR_PAGE of the path, so the first may begin with keys of runs above: it
- * lists again what the parent's last page holds. A full page is seen by the whole subtree, a partial
- * one by its run alone, so every token sees each key of its path exactly once.
+ * A run is a longest stretch of tokens with equal subtree_end: a node, or nodes without
+ * siblings. Its pages start at multiples of GR_PAGE of the path, so the first may begin with
+ * keys of runs above: it lists again what the parent's last page holds. A full page is seen by
+ * the whole subtree, a partial one by its run alone, so every token sees each key of its path
+ * exactly once.
  *
- * The backward of keys and values needs no such order: it takes tokens as they lie. Tiles of keys near
- * a root are seen by most queries; those whose work exceeds an even share are cut into segments of
- * queries, whose sums are added in order. The share does not depend on the GPU: nor do sums. */
+ * The backward of keys and values needs no such order: it takes tokens as they lie. Tiles of
+ * keys near a root are seen by most queries; those whose work exceeds an even share are cut
+ * into segments of queries, whose sums are added in order. The share does not depend on the
+ * GPU: nor do sums. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "host/arena.h"
@@ -94,8 +96,8 @@ static void insert(gr_tree_plan* p, int32_t n, int32_t page)
     p->sorted[n] = page;
 }
 
-/* Pages stand in the order of the first token that sees them; path[k] is page k of the path of the
- * tile's first token. */
+/* Pages stand in the order of the first token that sees them; path[k] is page k of the path of
+ * the tile's first token. */
 static void make_tiles(gr_tree_plan* p)
 {
     const int32_t group = p->shape.group;
@@ -224,9 +226,9 @@ void gr_tree_plan_arrays(const gr_tree_plan* p, gr_plan_array_fn* f, void* conte
     f(context, p->sum, (size_t)p->n_sums * sizeof *p->sum);
 }
 
-/* A page holds a token of its run that no page before it held. A tile lists the path of its first
- * token, filled up at each chunk, and the pages that begin in it. Cut tiles of keys have more than a
- * share of the work, so there are at most two segments for each share. */
+/* A page holds a token of its run that no page before it held. A tile lists the path of its
+ * first token, filled up at each chunk, and the pages that begin in it. Cut tiles of keys have
+ * more than a share of the work, so there are at most two segments for each share. */
 gr_tree_bounds gr_tree_plan_bounds(int64_t n, const gr_tree_shape* shape, int max_path)
 {
     const int64_t tiles = (n * shape->group + shape->wide_rows - 1) / shape->wide_rows;
