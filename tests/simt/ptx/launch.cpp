@@ -160,31 +160,26 @@ static bool start_by_environment()
 
 /* ---- both ways -------------------------------------------------------------------------------------- */
 
-constexpr int CHECKED_LAUNCHES = 3; /* of a kernel */
+constexpr int CHECKED_LAUNCHES = 3; /* of a kernel: the first, and small ones */
 constexpr uint64_t CHECKED_THREADS = 4096;
 
-static std::map<const void*, int> launches; /* small ones */
+static std::map<const void*, int> launches;
 
 static bool wants_check(const void* kernel)
 {
-    int* so_far = &launches[kernel];
     const uint64_t threads =
         (uint64_t)grid_size.x * grid_size.y * grid_size.z * (uint64_t)block.threads;
-    return threads <= CHECKED_THREADS && (*so_far)++ < CHECKED_LAUNCHES;
+    int* checked = &launches[kernel];
+    if (*checked > 0 && (*checked == CHECKED_LAUNCHES || threads > CHECKED_THREADS)) return false;
+    ++*checked;
+    return true;
 }
 
 /* At the end of a program under SIMT_PTX. */
 static void report_checks()
 {
-    int checked = 0;
-    for (const auto& k : launches) {
-        checked += k.second > 0;
-        if (k.second == 0)
-            set_error(cudaErrorInvalidValue, name_in_ptx(k.first) +
-                                                 ": no launch of it was small "
-                                                 "enough to be run from its PTX");
-    }
-    (void)fprintf(stderr, "simt: %d kernels ran from source and from PTX alike\n", checked);
+    (void)fprintf(stderr, "simt: %zu kernels ran from source and from PTX alike\n",
+                  launches.size());
 }
 
 /* Functions of libdevice may differ from those of the C library in the last bits: words must be the same
@@ -225,6 +220,7 @@ static Runner runner(const void* kernel, const Argument* arguments, int count)
         defect(kernel, "no PTX", "of this name and these parameters");
         return {};
     }
+    if (!check) grid.name = k->name.c_str(); /* tells instances of a template apart */
     return {run_thread, parameters, check ? compare : nullptr};
 }
 

@@ -7,8 +7,8 @@ extern "C" {
 
 typedef enum simt_ptx_mode {
     SIMT_PTX_OFF,   /* kernels run from their sources */
-    SIMT_PTX_CHECK, /* from their sources; the first small launches of each also from its PTX, and
-                     * what differs in device memory is a defect */
+    SIMT_PTX_CHECK, /* from their sources; the first launch of each, and two small ones, also from
+                     * its PTX, and what differs in device memory is a defect */
     SIMT_PTX_ONLY,  /* from their PTX */
 } simt_ptx_mode;
 
