@@ -87,6 +87,8 @@ static void count_request(const Event (&by_lane)[32])
     for (const void* pc : {some.pc, (const void*)nullptr}) {
         Tally* t = &tallies[{grid.name, some.kind, pc}];
         t->sum.kind = some.kind;
+        t->sum.threads = block.threads;
+        t->sum.dynamic_bytes = (int)grid.shared_bytes;
         t->sum.requests++;
         if (some.kind == SIMT_MMA) continue;
         for (const Event& e : by_lane) t->sum.bytes += e.size;
@@ -169,6 +171,8 @@ static std::vector<simt_line> by_line()
         const std::string at = pc != nullptr ? place(pc) : "";
         simt_line* line = &lines[{kernel, (int)t.second.sum.kind, at}];
         line->kind = t.second.sum.kind;
+        line->threads = t.second.sum.threads;
+        line->dynamic_bytes = t.second.sum.dynamic_bytes;
         (void)snprintf(line->kernel, sizeof line->kernel, "%s", kernel.c_str());
         (void)snprintf(line->place, sizeof line->place, "%s", at.c_str());
         add(line, t.second.sum);

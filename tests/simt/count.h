@@ -20,7 +20,9 @@ typedef enum simt_kind {
  * 32-byte sectors. Shared memory has 32 banks of 4 bytes; a wavefront takes one word of each, for all
  * lanes that want 4 bytes or less, 16 lanes that want 8, 8 lanes that want 16. */
 typedef struct simt_line {
-    char kernel[64], place[64]; /* file:line; in a total: empty */
+    char kernel[192];           /* as launched; from PTX: its symbol */
+    char place[64];             /* file:line; in a total: empty */
+    int threads, dynamic_bytes; /* of a block; shared memory asked for at launch */
     simt_kind kind;
     int64_t requests;
     int64_t bytes;          /* asked for, lane by lane */
