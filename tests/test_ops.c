@@ -791,7 +791,9 @@ static void test_sumsq(void** state)
             gr_dev_write(&one, out, got, sizeof got);
             for (int64_t j = 0; j < x.n; j++) want += x.host[j] * x.host[j];
             one.ops->sumsq(&one, &out[0], x.dev, x.n);
+            assert_int_equal(gr_dev_sync(&one), GR_OK); /* each device has a queue of its own */
             two.ops->sumsq(&two, &out[1], x.dev, x.n);
+            assert_int_equal(gr_dev_sync(&two), GR_OK);
             gr_dev_read(&one, got, out, sizeof got);
             gr_dev_free(&one, out);
             assert_true(fabs(got[0] - want) <= 1e-5 * want);

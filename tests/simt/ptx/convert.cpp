@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <math.h>
+#include <string.h>
 
 namespace simt {
 namespace ptx {
@@ -72,8 +73,25 @@ template <class From> static Run from(const std::string& to, int rounding)
     });
 }
 
+/* To nearest, ties to even; a NaN is the one NaN of the instruction. */
+static uint32_t bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+/* Two floats to one word; the first one goes up. */
+static void pack_bf16(Thread* t, const Instruction& i)
+{
+    const uint32_t high = bf16_of(get<float>(t, i.slot[1])),
+                   low = bf16_of(get<float>(t, i.slot[2]));
+    put(t, i.slot[0], high << 16 | low);
+}
+
 Run decode_convert(const Parts& part, Instruction* out)
 {
+    if (part == Parts{"cvt", "rn", "bf16x2", "f32"}) return pack_bf16;
     const std::string& to = part[part.size() - 2];
     const int rounding = rounding_of(part);
     out->mode = rounding;

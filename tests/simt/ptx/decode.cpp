@@ -272,6 +272,21 @@ static void permute(Thread* t, const Instruction& i)
     put(t, i.slot[0], x);
 }
 
+/* The lowest `length` bits of a in b, from `first` on. */
+static void insert_bits(Thread* t, const Instruction& i)
+{
+    const uint64_t a = get<uint32_t>(t, i.slot[1]), b = get<uint32_t>(t, i.slot[2]);
+    const uint32_t first = get<uint32_t>(t, i.slot[3]) & 255,
+                   length = get<uint32_t>(t, i.slot[4]) & 255;
+    uint64_t mask = length >= 32 ? 0xffffffffu : ((uint64_t)1 << length) - 1;
+    mask = first >= 32 ? 0 : mask << first;
+    put(t, i.slot[0], (uint32_t)((b & ~mask) | (first >= 32 ? 0 : a << first & mask)));
+}
+static Run bit_field_insert(const Parts& part, Instruction*)
+{
+    return part == Parts{"bfi", "b32"} ? insert_bits : nullptr;
+}
+
 /* ---- comparisons ----------------------------------------------------------------------------------- */
 
 struct Equal {
@@ -411,6 +426,7 @@ static const struct Family {
     {"popc", 2, population},
     {"clz", 2, leading_zeros},
     {"prmt", 4, [](const Parts&, Instruction*) -> Run { return permute; }},
+    {"bfi", 5, bit_field_insert},
     {"setp", 3, set_predicate},
     {"selp", 4, select},
     {"cvt", 2, decode_convert},
