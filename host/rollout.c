@@ -46,8 +46,8 @@ struct gr_rollout {
     int64_t node_cap;
     uint64_t* uid;
     int64_t uid_cap;
+    gr_dialog dialog;
     char text[TEXT_MAX], shown[TEXT_MAX * 2];
-    int32_t token[TEXT_MAX * 2];
 };
 
 gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, uint64_t run_seed)
@@ -57,6 +57,7 @@ gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, ui
     r->engine = engine;
     r->envs = envs;
     r->seed = run_seed;
+    gr_dialog_init(&r->dialog, engine->tokenizer);
     r->phase = "idle";
     *out = r;
     return GR_OK;
@@ -70,6 +71,7 @@ void gr_rollout_close(gr_rollout* r)
     free(r->score);
     free(r->node);
     free(r->uid);
+    gr_dialog_free(&r->dialog);
     free(r);
 }
 
@@ -135,18 +137,19 @@ static void branch_out(gr_rollout* r, grower* g, int node, int k, int branch)
     GR_ASSERT(t->seq[node] >= 0, "no KV sequence is left");
     g->running += made;
     int n_context = path_of(r, t, node); /* may move r->path */
-    gr_engine_submit(r->engine, &(gr_request){
-                                    .tag = tag_of(r, g, first),
-                                    .seq = t->seq[node],
-                                    .n_context = n_context,
-                                    .context = r->path,
-                                    .n_children = made,
-                                    .uid = r->uid,
-                                    .sampling = r->s->sampling,
-                                    .stop = gr_rollout_stop(r->s, gr_envs_world(r->envs)),
-                                    .max_tokens = r->s->max_turn_tokens,
-                                    .purpose = r->s->purpose,
-                                });
+    gr_request request = {
+        .tag = tag_of(r, g, first),
+        .seq = t->seq[node],
+        .n_context = n_context,
+        .context = r->path,
+        .n_children = made,
+        .uid = r->uid,
+        .sampling = r->s->sampling,
+        .max_tokens = r->s->max_turn_tokens,
+        .purpose = r->s->purpose,
+    };
+    gr_dialog_stop(&r->dialog, gr_rollout_stop(r->s, gr_envs_world(r->envs)), &request);
+    gr_engine_submit(r->engine, &request);
 }
 
 static void end_branch(grower* g, int node, gr_node_status status)
@@ -172,19 +175,16 @@ static const char* action_of(gr_rollout* r, int* n)
     return r->shown;
 }
 
-/* Tokens of an observation that answers `node` (the root: opens the episode) behind r->token[at];
- * returns their number. */
-static int encode_obs(gr_rollout* r, const gr_tree* t, int node, const gr_obs* o, int at)
+/* What the model sees of an observation that answers `node` (the root: opens the episode), *n bytes;
+ * valid until the next call. */
+static const char* shown_of(gr_rollout* r, const gr_tree* t, int node, const gr_obs* o, int* n)
 {
-    const char* text = o->text;
-    int n = o->n_text;
-    if (r->s->plan != NULL) {
-        int n_said = node > 0 ? gr_tree_action_text(t, node, r->text, TEXT_MAX) : 0;
-        n = gr_plan_show(r->s->plan, node > 0 ? r->text : NULL, n_said, o->text, o->n_text,
-                         r->shown, sizeof r->shown);
-        text = r->shown;
-    }
-    return gr_encode(text, n, r->token + at, GR_COUNT(r->token) - at);
+    *n = o->n_text;
+    if (r->s->plan == NULL) return o->text;
+    int n_said = node > 0 ? gr_tree_action_text(t, node, r->text, TEXT_MAX) : 0;
+    *n = gr_plan_show(r->s->plan, node > 0 ? r->text : NULL, n_said, o->text, o->n_text, r->shown,
+                      sizeof r->shown);
+    return r->shown;
 }
 
 static void on_action(gr_rollout* r, const gr_reply* a)
@@ -201,7 +201,9 @@ static void on_action(gr_rollout* r, const gr_reply* a)
         end_branch(g, node, GR_TRUNCATED);
         return;
     }
-    int n = gr_decode(a->token, a->n_tokens, r->text, TEXT_MAX);
+    const gr_world* world = gr_envs_world(r->envs);
+    int n = gr_dialog_hear(&r->dialog, gr_rollout_stop(r->s, world), a->token, a->n_tokens, r->text,
+                           TEXT_MAX);
     const char* action = action_of(r, &n);
     gr_envs_step(r->envs, t->env[node], action, n, tag_of(r, g, node));
 }
@@ -214,10 +216,12 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
         end_branch(g, node, GR_ERROR);
         return;
     }
-    int n = encode_obs(r, t, node, e->obs, 0);
+    int n_text = 0;
+    const char* text = shown_of(r, t, node, e->obs, &n_text);
+    int n = gr_dialog_observe(&r->dialog, text, n_text);
     bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
-    if (fits) gr_tree_set_obs(t, node, r->token, n);
+    if (fits) gr_tree_set_obs(t, node, r->dialog.token, n);
     if (t->status[node] != GR_OPEN) { /* the world ended the episode */
         g->running--;
         return;
@@ -242,13 +246,12 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
 static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
 {
     gr_tree* t = g->tree;
-    const char* prompt = gr_envs_world(r->envs)->prompt;
-    int n = gr_encode(prompt, (int)strlen(prompt), r->token, TEXT_MAX);
-    if (e->error == GR_ENV_OK) {
-        n += encode_obs(r, t, 0, e->obs, n);
-    }
     if (!g->task->extend) {
-        gr_tree_add_root(t, r->token, n, r->horizon);
+        bool ok = e->error == GR_ENV_OK;
+        int n_text = 0;
+        const char* text = ok ? shown_of(r, t, 0, e->obs, &n_text) : "";
+        int n = gr_dialog_open(&r->dialog, gr_envs_world(r->envs), text, n_text);
+        gr_tree_add_root(t, r->dialog.token, n, r->horizon);
         if (e->error == GR_ENV_OK) gr_tree_set_result(t, 0, e->obs);
     }
     t->env[0] = e->handle;
@@ -329,6 +332,7 @@ static void start(gr_rollout* r, grower* g)
     uint64_t key = gr_rollout_key(r->seed, r->s->purpose, k);
     if (!k->extend) {
         gr_tree_reset(g->tree, k->step, k->slot, k->attempt, k->task, key, r->s->max_tree_turns);
+        g->tree->tokenizer = r->engine->tokenizer;
     }
     g->stage = STAGE_RESET;
     int handle = gr_envs_reset(r->envs, k->split, k->task, gr_key_join(g->tree->key, KEY_ENV),

@@ -1,6 +1,7 @@
 /* rollout.h - grows the trees of one step: engine, world, strategy and scorer meet here. Level 6. */
 #pragma once
 #include "host/config.h"
+#include "host/dialog.h"
 #include "host/hiper.h"
 #include "host/scorer/scorer.h"
 #include "host/strategy/strategy.h"

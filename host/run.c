@@ -72,6 +72,7 @@ static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_are
         .n_pages = (int)ro->kv_pages,
         .n_seqs = MAX_SEQS,
         .max_action = (int)ro->max_turn_tokens,
+        .tokenizer = run->tokenizer,
     };
     size_t at = 0;
     gr_weights_layout(&run->weights, &run->dev, m, train, host, device);
@@ -191,6 +192,18 @@ static gr_status choose(gr_run* run)
     return GR_OK;
 }
 
+/* A model that came without a vocabulary reads bytes. */
+static gr_status open_tokenizer(gr_run* run, const gr_model_config* m)
+{
+    const char* path = run->config->model.path;
+    if (path[0] != 0 && gr_tokenizer_exists(path)) {
+        GR_TRY(gr_tokenizer_load(&run->tokenizer, path));
+    }
+    int n = gr_tokenizer_vocab(run->tokenizer);
+    if (n <= m->vocab) return GR_OK;
+    return GR_FAIL(GR_EDATA, "%s: the vocabulary has %d tokens, the model %d", path, n, m->vocab);
+}
+
 gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                       const char* weights_dir, bool plan_only)
 {
@@ -200,6 +213,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
     if (mode == GR_RUN_TRAIN) GR_TRY(gr_config_check_train(config));
     gr_model_config m;
     GR_TRY(gr_run_shape(config, weights_dir, &m));
+    GR_TRY(open_tokenizer(run, &m));
     GR_TRY(gr_dev_open(&run->dev, &(gr_dev_options){
                                       .name = config->device.name,
                                       .dtype = (gr_dtype)config->model.dtype,
@@ -237,5 +251,6 @@ void gr_run_close(gr_run* run)
     gr_dev_free(&run->dev, run->device.base);
     free(run->host.base);
     gr_dev_close(&run->dev);
+    gr_tokenizer_free(run->tokenizer);
     memset(run, 0, sizeof *run);
 }

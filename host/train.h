@@ -19,6 +19,7 @@ typedef struct gr_memory_plan {
 typedef struct gr_run {
     const gr_config* config; /* borrowed */
     gr_run_mode mode;
+    gr_tokenizer* tokenizer; /* of model.path; NULL: bytes */
     gr_dev dev;
     gr_arena host, device; /* own their blocks */
     gr_memory_plan plan;

@@ -366,13 +366,14 @@ int gr_tree_path_nodes(const gr_tree* t, int node, int32_t* out, int cap)
 
 int gr_tree_action_text(const gr_tree* t, int node, char* text, int cap)
 {
-    return gr_decode(t->token + t->token_begin[node], t->n_action[node], text, cap);
+    return gr_decode(t->tokenizer, GR_MARKUP, t->token + t->token_begin[node], t->n_action[node],
+                     text, cap);
 }
 
 int gr_tree_obs_text(const gr_tree* t, int node, char* text, int cap)
 {
     const int32_t* token = t->token + t->token_begin[node] + t->n_action[node];
-    return gr_decode(token, t->n_obs[node], text, cap);
+    return gr_decode(t->tokenizer, GR_MARKUP, token, t->n_obs[node], text, cap);
 }
 
 double gr_tree_return(const gr_tree* t, int node)

@@ -43,6 +43,8 @@ typedef struct gr_tree {
     int slot, attempt; /* group of the step; how often it was resampled */
     int64_t task;
     uint64_t key; /* root uid */
+    /* spells its tokens; borrowed; NULL: bytes */
+    const gr_tokenizer* tokenizer;
     /* per node, n_nodes */
     int n_nodes;
     int32_t *parent,
@@ -70,7 +72,7 @@ typedef struct gr_tree {
 } gr_tree;
 
 void gr_tree_reset(gr_tree* t, int64_t step, int slot, int attempt, int64_t task, uint64_t key,
-                   int64_t turn_cap);
+                   int64_t turn_cap); /* the tokenizer stays */
 void gr_tree_free(gr_tree* t);
 
 /* The root with its prompt and first observation. Returns 0. */
@@ -103,6 +105,7 @@ void gr_tree_order(gr_tree* t);
 int gr_tree_path_tokens(const gr_tree* t, int node, int32_t* out, int cap);
 int gr_tree_path_length(const gr_tree* t, int node);
 int gr_tree_path_nodes(const gr_tree* t, int node, int32_t* out, int cap); /* root first */
+/* At most cap - 1 bytes and a terminator, special tokens spelled; return the bytes written. */
 int gr_tree_action_text(const gr_tree* t, int node, char* text, int cap);
 int gr_tree_obs_text(const gr_tree* t, int node, char* text, int cap);
 double gr_tree_return(const gr_tree* t, int node);        /* sum of rewards on the path */

@@ -15,6 +15,7 @@ enum { KEY_WARMSTART = 0x7761726d, ACTION_MAX = 64, SUBGOAL_MAX = 32, TURN_MAX =
 /* Episodes written one after the other until the micro-batch is full. */
 typedef struct demos {
     gr_batch batch;
+    gr_dialog dialog;
     int max_tokens;
     int64_t caps[9];
     char turn[TURN_MAX]; /* what was said last */
@@ -44,11 +45,21 @@ static void demos_close(demos* d)
     void* all[] = {b->token,    b->position, b->subtree_end, b->src, b->target,
                    b->old_logp, b->a_pos,    b->a_neg,       b->w};
     for (int i = 0; i < GR_COUNT(all); i++) free(all[i]);
+    gr_dialog_free(&d->dialog);
 }
 
-static void append(gr_batch* b, const char* text, int n_text)
+/* Appends the n tokens that the dialog rendered last. */
+static void append(demos* d, int n)
 {
-    b->n_tokens += gr_encode(text, n_text, b->token + b->n_tokens, n_text);
+    gr_batch* b = &d->batch;
+    memcpy(b->token + b->n_tokens, d->dialog.token, (size_t)n * sizeof *b->token);
+    b->n_tokens += n;
+}
+
+/* Most tokens of a turn, what ends it included. */
+static int room(const gr_run* run)
+{
+    return run->train_settings.plan != NULL ? TURN_MAX : ACTION_MAX;
 }
 
 /* The demonstrator's turn around its action into d->turn: SWITCH where it is after something else
@@ -77,15 +88,17 @@ static void write_turn(gr_run* run, demos* d, int handle, int turn, const char* 
 static int append_action(gr_run* run, demos* d, int handle, uint64_t key, int turn, char* action)
 {
     gr_batch* b = &d->batch;
-    int n = gr_envs_world(run->envs)->demonstrate(
+    int n_action = gr_envs_world(run->envs)->demonstrate(
         gr_envs_self(run->envs), gr_envs_state(run->envs, handle), key, turn, action, ACTION_MAX);
-    write_turn(run, d, handle, turn, action, n);
-    for (int i = 0; i < d->n_turn; i++) {
-        b->src[b->n_rows] = b->n_tokens - 1 + i;
-        b->target[b->n_rows++] = (unsigned char)d->turn[i];
+    write_turn(run, d, handle, turn, action, n_action);
+    int n = gr_dialog_act(&d->dialog, d->turn, d->n_turn), begin = b->n_tokens;
+    GR_ASSERT(n <= room(run), "%d tokens of an action", n);
+    append(d, n);
+    for (int i = begin; i < b->n_tokens; i++) {
+        b->src[b->n_rows] = i - 1;
+        b->target[b->n_rows++] = b->token[i];
     }
-    append(b, d->turn, d->n_turn);
-    return n;
+    return n_action;
 }
 
 /* What the learner sees of an observation; *n becomes its length. */
@@ -99,6 +112,15 @@ static const char* show(gr_run* run, demos* d, int turn, const gr_obs* o, int* n
     return d->shown;
 }
 
+/* The tokens of an observation, the prompt in front of the first one; their number. */
+static int render(gr_run* run, demos* d, int turn, const gr_obs* obs)
+{
+    int n = 0;
+    const char* text = show(run, d, turn, obs, &n);
+    return turn == 0 ? gr_dialog_open(&d->dialog, gr_envs_world(run->envs), text, n)
+                     : gr_dialog_observe(&d->dialog, text, n);
+}
+
 /* Plays one episode behind the others; *fits is false, with nothing changed, when the micro-batch is
  * full. An episode ends after a whole turn at the latest where max_context would be passed. */
 static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
@@ -109,28 +131,23 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
     uint64_t n_tasks = (uint64_t)gr_envs_n_tasks(run->envs, GR_WARMSTART);
     int64_t task = (int64_t)(gr_key_join(key, 0) % n_tasks);
     int begin = b->n_tokens, rows = b->n_rows, longest = begin + (int)c->rollout.max_context;
-    const char* prompt = gr_envs_world(run->envs)->prompt;
-    int n_prompt = (int)strlen(prompt);
-    *fits = begin + n_prompt <= d->max_tokens;
-    if (!*fits) return GR_OK;
+    *fits = true;
     int handle = gr_envs_reset(run->envs, GR_WARMSTART, task, key, 0);
     char action[ACTION_MAX];
     gr_env_reply e;
-    append(b, prompt, n_prompt);
     for (int turn = 0;; turn++) {
         if (!gr_envs_poll(run->envs, &e, true) || e.error != GR_ENV_OK) {
             return GR_FAIL(GR_EDATA, "warmstart: the environment failed");
         }
-        int n_text = 0;
-        const char* text = show(run, d, turn, e.obs, &n_text);
-        int next = b->n_tokens + n_text + (run->train_settings.plan ? TURN_MAX : ACTION_MAX);
+        int n = render(run, d, turn, e.obs);
+        int next = b->n_tokens + n + room(run);
         if (e.obs->end != GR_RUNNING || next > longest) break;
         *fits =
             next <= d->max_tokens; /* always, behind no other: a micro-batch holds max_context */
         if (!*fits) break;
-        append(b, text, n_text);
-        int n = append_action(run, d, handle, key, turn, action);
-        gr_envs_step(run->envs, handle, action, n, 0);
+        append(d, n);
+        int n_action = append_action(run, d, handle, key, turn, action);
+        gr_envs_step(run->envs, handle, action, n_action, 0);
     }
     gr_envs_free(run->envs, handle);
     if (!*fits) {
@@ -151,7 +168,9 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
 static gr_status learn(gr_run* run, gr_batch* b, gr_loss_sums* sums)
 {
     const gr_loss_params nll = {.kind = GR_LOSS_NLL, .temperature = 1};
-    GR_TRY(gr_objective_step(&run->objective, b, &nll, run->optimizer.grad, sums));
+    if (b->n_rows > 0) { /* none where no first turn fits max_context */
+        GR_TRY(gr_objective_step(&run->objective, b, &nll, run->optimizer.grad, sums));
+    }
     b->n_tokens = b->n_rows = b->max_path = 0;
     return GR_OK;
 }
@@ -184,6 +203,7 @@ gr_status gr_warmstart(gr_run* run)
     s.warmup_steps = c->warmup_steps;
     demos d = {0};
     demos_open(&d, (int)run->config->optimizer.microbatch_tokens);
+    gr_dialog_init(&d.dialog, run->tokenizer);
     gr_progress progress = {0};
     gr_status st = GR_OK;
     for (int64_t step = 0, index = 0; step < c->steps && st == GR_OK; step++) {

@@ -3,7 +3,7 @@
 
 #include "model/engine_state.h"
 
-/* ---- layout ------------------------------------------------------------------------------------ */
+/* ---- layout ------------------------------------------------------------------------------ */
 
 static void rows_layout(row_list* l, int n, int n_pages, gr_arena* host, gr_arena* device)
 {
@@ -72,7 +72,8 @@ void gr_engine_layout(gr_engine* e, const gr_weights* w, const gr_engine_setting
     GR_ASSERT(s->max_live > 0 && s->max_rows > 0 && s->n_seqs > 1 && s->max_action > 0);
     GR_ASSERT(s->n_pages >= m->max_context / GR_PAGE + 2, "one path must fit into %d pages",
               s->n_pages);
-    *e = (gr_engine){.w = w, .max_live = s->max_live, .max_rows = s->max_rows};
+    *e = (gr_engine){
+        .w = w, .tokenizer = s->tokenizer, .max_live = s->max_live, .max_rows = s->max_rows};
     gr_acts_layout(&e->acts, w, s->max_rows, m->max_context, false, false, host, device);
     gr_kv_layout(&e->kv, s->n_pages, s->n_seqs, m->max_context, host);
     gr_kv_plan_layout(&e->plan, &e->kv, s->max_rows, host);
@@ -102,7 +103,7 @@ void gr_engine_reset(gr_engine* e)
     memset(st->orphan, 0, (size_t)e->kv.n_seqs * sizeof *st->orphan);
 }
 
-/* ---- sequences ----------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------- */
 
 int gr_engine_open_seq(gr_engine* e) { return gr_kv_open(&e->kv); }
 
@@ -121,7 +122,7 @@ void gr_engine_free_seq(gr_engine* e, int seq)
         gr_kv_free(&e->kv, seq);
 }
 
-/* ---- the queue ------------------------------------------------------------------------------------- */
+/* ---- the queue --------------------------------------------------------------------------- */
 
 /* A sequence is filled by all requests on it, so one's context must begin with the other's. */
 static void check_same_path(const gr_engine* e, const gr_request* r)
@@ -141,6 +142,7 @@ void gr_engine_submit(gr_engine* e, const gr_request* r)
     struct gr_engine_state* st = e->state;
     GR_ASSERT(r->n_context > 0 && r->n_children > 0 && r->max_tokens > 0);
     GR_ASSERT(r->max_tokens <= st->max_action, "%d tokens", r->max_tokens);
+    GR_ASSERT(r->n_end <= GR_END_MAX, "%d end tokens", r->n_end);
     GR_ASSERT(st->n_queue < st->max_queue, "more than %d requests", st->max_queue);
     GR_ASSERT(st->n_uids + r->n_children <= e->kv.n_seqs, "more children than sequences");
     GR_ASSERT(gr_kv_len(&e->kv, r->seq) >= 0 && !st->orphan[r->seq]);
@@ -188,7 +190,7 @@ static void retire(gr_engine* e, request* q)
 
 bool gr_engine_idle(const gr_engine* e) { return e->state->n_queue == 0; }
 
-/* ---- what becomes of it -------------------------------------------------------------------------------- */
+/* ---- what becomes of it ------------------------------------------------------------------ */
 
 static void finish(gr_engine* e, child* c, gr_stop_cause cause)
 {
@@ -218,15 +220,48 @@ static void refuse_full_contexts(gr_engine* e)
     }
 }
 
-/* Tokens have at least one byte each, so the text's end lies in the last n_stop tokens. */
-static bool ends_with_stop(const child* c)
+/* The last bytes of the text before the last token, at most n of them, at the end of
+ * tail[n]; their number. */
+static int text_before(const gr_tokenizer* t, const child* c, char* tail, int n)
+{
+    int have = 0;
+    for (int i = c->n_tokens - 2; i >= 0 && have < n; i--) {
+        int length;
+        const char* text = gr_token_text(t, GR_MARKUP, c->token[i], &length);
+        int take = GR_MIN(length, n - have);
+        memcpy(tail + n - have - take, text + length - take, (size_t)take);
+        have += take;
+    }
+    return have;
+}
+
+/* Does the stop string end in the last token? It may begin in earlier ones, and text may
+ * follow it. */
+static bool meets_stop(const gr_engine* e, const child* c)
 {
     const request* q = c->q;
-    char text[GR_STOP_MAX * 8];
+    char tail[GR_STOP_MAX];
+    int length, n = q->n_stop - 1;
     if (q->n_stop == 0) return false;
-    int n = GR_MIN(c->n_tokens, q->n_stop);
-    int len = gr_decode(c->token + c->n_tokens - n, n, text, (int)sizeof text);
-    return len >= q->n_stop && memcmp(text + len - q->n_stop, q->stop, (size_t)q->n_stop) == 0;
+    const char* text = gr_token_text(e->tokenizer, GR_MARKUP, c->token[c->n_tokens - 1], &length);
+    if (length == 0) return false;
+    if (memmem(text, (size_t)length, q->stop, (size_t)q->n_stop) != NULL) return true;
+    int have = text_before(e->tokenizer, c, tail, n);
+    for (int k = GR_MAX(1, q->n_stop - length); k <= have; k++) { /* bytes before the token */
+        if (memcmp(tail + n - k, q->stop, (size_t)k) == 0 &&
+            memcmp(text, q->stop + k, (size_t)(q->n_stop - k)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_end(const gr_request* r, int32_t token)
+{
+    for (int i = 0; i < r->n_end; i++) {
+        if (r->end[i] == token) return true;
+    }
+    return false;
 }
 
 static void commit(gr_engine* e, child* c, int32_t token, double logp)
@@ -235,7 +270,9 @@ static void commit(gr_engine* e, child* c, int32_t token, double logp)
     c->token[c->n_tokens] = token;
     c->logp[c->n_tokens++] = logp;
     e->counts.gen_tokens[r->purpose]++;
-    if (ends_with_stop(c))
+    if (is_end(r, token))
+        finish(e, c, GR_STOP_TOKEN);
+    else if (meets_stop(e, c))
         finish(e, c, GR_STOP_STRING);
     else if (r->n_context + c->n_tokens == e->w->config.max_context)
         finish(e, c, GR_STOP_CONTEXT);

@@ -3,8 +3,8 @@
  * One continuous batch: requests in any stage share every forward. A request names a context (the
  * tokens of a path) and asks for k continuations; the context's missing tail is prefilled once, then
  * the k children fork its pages and sample their first token from its one last row. Each child ends
- * at a stop string, at its token cap, or at the context limit. What a child samples depends on its
- * uid, its context and the weights alone, never on the batch.
+ * at a stop string or end token, at its token cap, or at the context limit. What a child samples
+ * depends on its uid, its context and the weights alone, never on the batch.
  *
  * When the pool is full, idle sequences give up their pages in descending order of id (those that a
  * live child shares stay), then the last live child is set back; both are prefilled again when they
@@ -15,6 +15,8 @@
 #include "model/transformer.h"
 
 typedef enum gr_purpose { GR_FOR_TRAIN, GR_FOR_EVAL, GR_FOR_JUDGE, GR_N_PURPOSES } gr_purpose;
+
+#define GR_END_MAX 4
 
 typedef struct gr_request {
     uint64_t tag;           /* the caller's, returned in replies */
@@ -27,10 +29,19 @@ typedef struct gr_request {
     gr_sampling sampling;
     const char* stop; /* the action ends with this text, which belongs to it; NULL: none */
     int max_tokens;   /* cap of one child */
+    /* Tokens that end an action, and belong to it. The stop string ends it with the token in which the
+     * string ends; special tokens are spelled in it. */
+    int32_t end[GR_END_MAX];
+    int n_end;
     gr_purpose purpose;
 } gr_request;
 
-typedef enum gr_stop_cause { GR_STOP_STRING, GR_STOP_CAP, GR_STOP_CONTEXT } gr_stop_cause;
+typedef enum gr_stop_cause {
+    GR_STOP_STRING,
+    GR_STOP_TOKEN,
+    GR_STOP_CAP,
+    GR_STOP_CONTEXT
+} gr_stop_cause;
 
 typedef struct gr_reply {
     uint64_t tag;
@@ -53,7 +64,8 @@ typedef struct gr_engine_counts {
 } gr_engine_counts;
 
 typedef struct gr_engine {
-    const gr_weights* w; /* borrowed */
+    const gr_weights* w;           /* borrowed */
+    const gr_tokenizer* tokenizer; /* borrowed */
     gr_acts acts;
     gr_kv kv;
     gr_kv_plan plan;
@@ -71,6 +83,8 @@ typedef struct gr_engine_settings {
     int max_action; /* most tokens of one child */
     int max_queue;  /* unfinished requests, each keeps max_context tokens; 0: 16 per live child, at
                        least 256. Their unfinished children are at most n_seqs. */
+    /* spells tokens where a stop string is looked for; borrowed; NULL: bytes */
+    const gr_tokenizer* tokenizer;
 } gr_engine_settings;
 
 void gr_engine_layout(gr_engine* e, const gr_weights* w, const gr_engine_settings* s,

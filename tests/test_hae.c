@@ -150,7 +150,7 @@ static void grow_branch(gr_tree* t, dice* d, int parent, bool clean, int depth)
     double logp[128];
     int node = gr_tree_add_child(t, parent, -1);
     int n = say(d, clean, text, sizeof text);
-    (void)gr_encode(text, n, token, 128);
+    (void)gr_encode(NULL, GR_PLAIN, text, n, token, 128);
     for (int i = 0; i < n; i++) logp[i] = -chance(d);
     gr_obs o = {.end = GR_RUNNING, .valid = true, .reward = 4 * chance(d) - 2};
     int children = depth == 0 ? 0 : choose(d, 5) == 0 ? 2 + choose(d, 2) : choose(d, 8) > 0;

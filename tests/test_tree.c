@@ -14,12 +14,12 @@ static void add_turn(gr_tree* t, int node, const char* action, const char* obs, 
     int32_t token[64];
     double logp[64] = {0};
     gr_obs o = {.end = end, .reward = 1};
-    int n = gr_encode(action, (int)strlen(action), token, 64);
+    int n = gr_encode(NULL, GR_PLAIN, action, (int)strlen(action), token, 64);
     for (int i = 0; i < n; i++) logp[i] = -0.5 * (i + 1);
     gr_tree_set_action(t, node, token, logp, n, 9);
     if (obs == NULL) return;
     gr_tree_set_result(t, node, &o);
-    n = gr_encode(obs, (int)strlen(obs), token, 64);
+    n = gr_encode(NULL, GR_PLAIN, obs, (int)strlen(obs), token, 64);
     gr_tree_set_obs(t, node, token, n);
 }
 
@@ -28,7 +28,8 @@ static gr_tree root_of(const char* prompt, int horizon, int64_t turn_cap)
     int32_t token[64];
     gr_tree t = {0};
     gr_tree_reset(&t, 1, 0, 0, 7, 42, turn_cap);
-    gr_tree_add_root(&t, token, gr_encode(prompt, (int)strlen(prompt), token, 64), horizon);
+    gr_tree_add_root(&t, token, gr_encode(NULL, GR_PLAIN, prompt, (int)strlen(prompt), token, 64),
+                     horizon);
     return t;
 }
 
@@ -57,7 +58,7 @@ static void nodes_stay_contiguous_when_branches_interleave(void** state)
     int32_t path[64], nodes[8];
     int n = gr_tree_path_tokens(&t, c, path, 64);
     assert_int_equal(n, gr_tree_path_length(&t, c));
-    gr_decode(path, n, text, 64);
+    gr_decode(NULL, GR_PLAIN, path, n, text, 64);
     assert_string_equal(text, "go:left iceup ok");
     assert_int_equal(gr_tree_path_nodes(&t, c, nodes, 8), 3);
     assert_true(nodes[0] == 0 && nodes[1] == a && nodes[2] == c);

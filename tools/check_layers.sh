@@ -23,16 +23,16 @@ awk '
 BEGIN {
     split("host/base.h 0  host/arena.h 0.5  host/setting.h 0.5  host/hiper.h 0.6  host/json.h 0.5  host/durable.h 0.5 " \
           "kernels/device.h 1  kernels/backend.h 1.5  envs/env.h 1  envs/protocol.h 1.5  envs/sandbox/sandbox.h 1.5  host/config.h 1  host/comm.h 1 " \
-          "model/tokenizer.h 1  model/chat.h 1  model/half.h 0.5  model/map.h 0.5  model/quant.h 0.5  model/gguf.h 0.7 " \
+          "model/tokenizer.h 1  model/chat.h 1.5  model/half.h 0.5  model/map.h 0.5  model/quant.h 0.5  model/gguf.h 0.7 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
           "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6  model/gguf_weights.h 2.6 " \
           "model/transformer.h 3  model/value.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
-          "model/engine.h 4  host/tree.h 4.5 " \
+          "model/engine.h 4  host/tree.h 4.5  host/dialog.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
           "host/pack.h 5.5 " \
           "host/rollout.h 6  host/critic.h 6  host/record.h 6  host/train.h 7  host/gpu_plan.h 7  host/command/command.h 9", word, " +")
     for (i = 1; i in word; i += 2) level[word[i]] = word[i + 1]
-    n_rules = split("kernels/ 2  envs/ 1  model/engine 4  model/gguf_vocab 1 " \
+    n_rules = split("kernels/ 2  envs/ 1  model/engine 4  model/gguf_vocab 1  model/tokenizer/ 1  model/chat/ 1 " \
           "host/config_ 1  host/strategy/ 5  host/scorer/ 5  host/advantage/ 5 " \
           "host/checkpoint 6  host/model_config 6  host/export 6  host/metrics 6  host/run_log 6  host/tree_log 6 " \
           "host/run. 7  host/train. 7  host/step. 7  host/describe. 7  host/warmstart. 7 " \
@@ -82,7 +82,7 @@ any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
 # Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/weights|model/kv)\.cu?'
+    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/weights|model/kv|model/tokenizer/[a-z]+)\.cu?'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'

@@ -3,7 +3,7 @@
 set -eu
 packages="gcc g++ clang cmake ninja-build pkg-config libc6-dev
 libcjson-dev libcmocka-dev libseccomp-dev libuv1-dev libxxhash-dev libdnnl-dev zlib1g-dev
-node-d3-scale node-d3-shape
+libpcre2-dev libutf8proc-dev node-d3-scale node-d3-shape
 libomp-dev clang-format libclang-rt-14-dev python3 python3-pytest git patch gnuplot-nox"
 missing=""
 for p in $packages; do

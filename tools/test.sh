@@ -33,7 +33,7 @@ ctest --preset tsan -R '^(engine|rollout)$'
 
 step "fuzz targets, briefly"
 cmake --preset fuzz >/dev/null
-fuzz="config plan protocol safetensors gguf sandbox swe_instance swe_log"
+fuzz="config plan protocol safetensors gguf sandbox swe_instance swe_log tokenizer"
 # shellcheck disable=SC2086 # a list
 cmake --build --preset fuzz --target $(printf 'fuzz_%s ' $fuzz)
 for t in $fuzz; do

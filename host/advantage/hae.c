@@ -44,8 +44,12 @@ typedef struct turn {
 static void read_turn(const gr_hiper_settings* s, const gr_tree* t, int node, turn* out)
 {
     out->n_text = 0;
-    for (int k = 0; k < t->n_action[node] && out->n_text < TEXT_MAX - 64; k++) {
-        int n = gr_decode(&t->token[t->token_begin[node] + k], 1, out->text + out->n_text, 64);
+    for (int k = 0; k < t->n_action[node]; k++) {
+        int n = 0;
+        const char* text =
+            gr_token_text(t->tokenizer, GR_MARKUP, t->token[t->token_begin[node] + k], &n);
+        if (out->n_text + n > TEXT_MAX - 64) break;
+        memcpy(out->text + out->n_text, text, (size_t)n);
         for (int b = 0; b < n; b++) out->token_of[out->n_text + b] = k;
         out->n_text += n;
     }
@@ -96,7 +100,7 @@ static void ask_word(const gr_hiper_settings* s, gr_credit* c, int node, const t
     if (!has_word(u)) return;
     for (int change = 0; change < 2; change++) {
         const char* word = gr_plan_word(s->tags, change);
-        (void)gr_encode(word, (int)strlen(word), &token, 1);
+        (void)gr_encode(c->tree->tokenizer, GR_PLAIN, word, (int)strlen(word), &token, 1);
         gr_credit_ask_logp(c, node, u->token_of[u->plan.word.begin], token);
     }
 }

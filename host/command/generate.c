@@ -88,14 +88,23 @@ static gr_status read_prompt(const options* o, char* text, size_t cap, int* n)
     return GR_OK;
 }
 
-static void print(const gr_reply* a)
+static void print(const gr_run* run, const gr_reply* a)
 {
-    char text[8192];
+    char text[65536];
     double logp = 0;
-    int length = gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    int length =
+        gr_decode(run->tokenizer, GR_MARKUP, a->token, a->n_tokens, text, (int)sizeof text);
     for (int i = 0; i < a->n_tokens; i++) logp += a->logp[i];
     printf("--- %d: %d tokens, log-probability %.3f\n", a->child, a->n_tokens, logp);
     gr_command_print_lines(text, (size_t)length, "");
+}
+
+/* The prompt is markup: who writes it may spell special tokens. */
+static int encode(const gr_tokenizer* t, const char* text, int n_text, int32_t* token, int cap)
+{
+    int n = 0;
+    if (gr_tokenizer_bos(t) >= 0) token[n++] = gr_tokenizer_bos(t);
+    return n + gr_encode(t, GR_MARKUP, text, n_text, token + n, cap - n);
 }
 
 static gr_status generate(const options* o, gr_config* c, gr_run* run)
@@ -106,8 +115,8 @@ static gr_status generate(const options* o, gr_config* c, gr_run* run)
     int n = 0;
     GR_TRY(read_prompt(o, text, sizeof text, &n));
     GR_TRY(gr_command_open_run(run, c, o->words.subject, o->label, GR_RUN_EVAL, &o->words));
-    n = gr_encode(text, n, token, GR_COUNT(token));
-    if (n >= run->weights.config.max_context) {
+    n = encode(run->tokenizer, text, n, token, GR_COUNT(token));
+    if (n >= run->weights.config.max_context || n > GR_COUNT(token)) {
         return GR_FAIL(GR_EARG, "--prompt: %d tokens do not fit rollout.max_context = %d", n,
                        run->weights.config.max_context);
     }
@@ -135,7 +144,7 @@ static gr_status generate(const options* o, gr_config* c, gr_run* run)
     while (!gr_engine_idle(&run->engine)) {
         GR_TRY(gr_engine_step(&run->engine));
         while (gr_engine_poll(&run->engine, &a)) {
-            print(&a);
+            print(run, &a);
             tokens += a.n_tokens;
         }
     }

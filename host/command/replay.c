@@ -146,7 +146,7 @@ static gr_status reach(gr_run* run, gr_config* c, const options* o)
     return gr_train_again(run, want - at);
 }
 
-static void print_comparison(const record* r, const gr_reply* a)
+static void print_comparison(const gr_run* run, const record* r, const gr_reply* a)
 {
     const cJSON* tokens = cJSON_GetObjectItemCaseSensitive(r->node, "tokens");
     const cJSON* logps = cJSON_GetObjectItemCaseSensitive(r->node, "logp");
@@ -157,8 +157,9 @@ static void print_comparison(const record* r, const gr_reply* a)
         same = same && (int32_t)cJSON_GetArrayItem(tokens, i)->valuedouble == a->token[i];
         worst = fmax(worst, fabs(cJSON_GetArrayItem(logps, i)->valuedouble - a->logp[i]));
     }
-    char text[4096];
-    int length = gr_decode(a->token, a->n_tokens, text, (int)sizeof text);
+    char text[65536];
+    int length =
+        gr_decode(run->tokenizer, GR_MARKUP, a->token, a->n_tokens, text, (int)sizeof text);
     printf("context   %d tokens\naction    ", r->n_context);
     gr_command_print_text(text, (size_t)length, (size_t)length);
     printf("\ntokens    %s\nlog-probs %s (largest difference %.3g)\n", same ? "equal" : "DIFFER",
@@ -172,22 +173,21 @@ static gr_status replay(const options* o, gr_config* c, gr_run* run, record* r)
     uint64_t uid =
         strtoull(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->node, "uid")), NULL, 16);
     const gr_rollout_settings* s = &run->train_settings;
-    gr_engine_submit(&run->engine,
-                     &(gr_request){
-                         .seq = gr_engine_open_seq(&run->engine),
-                         .context = r->context,
-                         .n_context = r->n_context,
-                         .n_children = 1,
-                         .uid = &uid,
-                         .sampling = s->sampling,
-                         .stop = gr_rollout_stop(&run->train_settings, gr_envs_world(run->envs)),
-                         .max_tokens = s->max_turn_tokens,
-                         .purpose = GR_FOR_TRAIN,
-                     });
+    gr_request request = {.seq = gr_engine_open_seq(&run->engine),
+                          .context = r->context,
+                          .n_context = r->n_context,
+                          .n_children = 1,
+                          .uid = &uid,
+                          .sampling = s->sampling,
+                          .max_tokens = s->max_turn_tokens,
+                          .purpose = GR_FOR_TRAIN};
+    const gr_dialog dialog = {.tokenizer = run->tokenizer};
+    gr_dialog_stop(&dialog, gr_rollout_stop(s, gr_envs_world(run->envs)), &request);
+    gr_engine_submit(&run->engine, &request);
     gr_reply a;
     while (!gr_engine_idle(&run->engine)) {
         GR_TRY(gr_engine_step(&run->engine));
-        while (gr_engine_poll(&run->engine, &a)) print_comparison(r, &a);
+        while (gr_engine_poll(&run->engine, &a)) print_comparison(run, r, &a);
     }
     return GR_OK;
 }
