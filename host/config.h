@@ -25,6 +25,8 @@ typedef struct gr_config_model {
     int64_t layers, width, heads, kv_heads, head_dim, mlp, vocab;
     double rope_theta, norm_eps;
     bool qkv_bias, qk_norm, tied, recompute;
+    char chat[GR_TEXT_MAX];
+    bool think;
 } gr_config_model;
 typedef struct gr_config_env {
     char name[GR_TEXT_MAX];

@@ -45,6 +45,11 @@ static const gr_setting model[] = {
     GR_SET_BOOL(S, qkv_bias, false, "biases of the q, k, v projections (Qwen2)"),
     GR_SET_BOOL(S, qk_norm, false, "RMSNorm of queries and keys (Qwen3)"),
     GR_SET_BOOL(S, tied, false, "the LM head is the embedding"),
+    GR_SET_TEXT(
+        S, chat, "none",
+        "format of conversations: none (plain text), auto (that of the template in model.path), "
+        "qwen2.5, qwen3, smollm2, llama2, llama3 or llama3.1"),
+    GR_SET_BOOL(S, think, true, "false: thoughts are closed before they begin (qwen3)"),
     GR_SET_BOOL(S, recompute, false,
                 "keep only layer inputs for the backward: less memory, slower"),
 };

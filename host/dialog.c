@@ -3,71 +3,145 @@
 #include <stdlib.h>
 #include <string.h>
 
-void gr_dialog_init(gr_dialog* d, const gr_tokenizer* tokenizer)
+#include "host/arena.h"
+
+static void add_end(gr_dialog* d, const char* name)
 {
-    *d = (gr_dialog){.tokenizer = tokenizer};
+    int32_t id = gr_tokenizer_find(d->format.tokenizer, name);
+    if (id >= 0 && d->n_end < GR_END_MAX) d->end[d->n_end++] = id;
 }
 
-void gr_dialog_free(gr_dialog* d)
+void gr_dialog_init(gr_dialog* d, const gr_dialog_format* format)
 {
-    free(d->token);
-    *d = (gr_dialog){0};
+    /* How models without a chat format say that a text is over. */
+    static const char* const over[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    *d = (gr_dialog){.format = *format, .out = {.tokenizer = format->tokenizer}};
+    const gr_chat_format* chat = format->chat;
+    for (int i = 0; chat != NULL && i < GR_COUNT(chat->end) && chat->end[i] != NULL; i++) {
+        add_end(d, chat->end[i]);
+    }
+    for (int i = 0; chat == NULL && i < GR_COUNT(over); i++) add_end(d, over[i]);
 }
 
-/* Appends the tokens of a text to the n that are there; returns their number. */
-static int append(gr_dialog* d, int n, const char* text, int n_text)
+void gr_dialog_free(gr_dialog* d) { gr_chat_text_free(&d->out); }
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+/* Into out, from its start: a token in front (-1: none) and a text. */
+static void render_plain(gr_dialog* d, int32_t bos, const char* text, int n_text)
 {
+    gr_chat_text* out = &d->out;
+    GR_RESERVE(out->token, out->token_cap, n_text + 1);
+    out->n = 0;
+    if (bos >= 0) out->token[out->n++] = bos;
     for (;;) {
-        int room = (int)d->cap - n;
-        int more = gr_encode(d->tokenizer, GR_PLAIN, text, n_text, d->token + n, room);
-        if (more <= room) return n + more;
-        GR_RESERVE(d->token, d->cap, n + more);
+        int room = (int)out->token_cap - out->n;
+        int more =
+            gr_encode(d->format.tokenizer, GR_PLAIN, text, n_text, out->token + out->n, room);
+        if (more <= room) {
+            out->n += more;
+            return;
+        }
+        GR_RESERVE(out->token, out->token_cap, out->n + more);
     }
 }
 
-/* Prompt and observation are one text, so that words which meet in it are read as in any
- * other. */
-int gr_dialog_open(gr_dialog* d, const gr_world* world, const char* obs, int n_obs)
+static void render_turn(gr_dialog* d, gr_chat_part part, const char* text, int n_text)
 {
-    int n = 0, n_prompt = (int)strlen(world->prompt);
+    const gr_message said = {GR_USER, {text, (size_t)n_text}};
+    part.message = &said;
+    part.n = 1;
+    part.no_think = d->format.no_think;
+    gr_chat_render(d->format.chat, &d->out, &part);
+}
+
+/* Prompt and observation are one text, so that words which meet in it are read as in any other. */
+void gr_dialog_open(gr_dialog* d, const gr_world* world, const char* obs, int n_obs)
+{
+    int n_prompt = (int)strlen(world->prompt);
     char* text = malloc((size_t)(n_prompt + n_obs) + 1);
     GR_ASSERT(text != NULL, "out of memory");
     memcpy(text, world->prompt, (size_t)n_prompt);
     memcpy(text + n_prompt, obs, (size_t)n_obs);
-    GR_RESERVE(d->token, d->cap, n_prompt + n_obs + 1);
-    int32_t bos = gr_tokenizer_bos(d->tokenizer);
-    if (bos >= 0) d->token[n++] = bos;
-    n = append(d, n, text, n_prompt + n_obs);
+    if (d->format.chat != NULL) {
+        render_turn(d, (gr_chat_part){.first = true, .answer = true}, text, n_prompt + n_obs);
+    } else {
+        render_plain(d, gr_tokenizer_bos(d->format.tokenizer), text, n_prompt + n_obs);
+    }
     free(text);
-    return n;
 }
 
-int gr_dialog_observe(gr_dialog* d, const char* obs, int n_obs) { return append(d, 0, obs, n_obs); }
-
-int gr_dialog_act(gr_dialog* d, const char* action, int n_action)
+/* Bytes at the end of an action that spell the format's end token, where bytes are the tokens. */
+static int spelled_end(const gr_dialog* d, const int32_t* token, int n)
 {
-    return append(d, 0, action, n_action);
+    const gr_chat_format* chat = d->format.chat;
+    if (chat == NULL || d->format.tokenizer != NULL) return 0;
+    int n_end = (int)strlen(chat->end[0]);
+    for (int i = 0; i < n_end; i++) {
+        if (n < n_end || token[n - n_end + i] != (unsigned char)chat->end[0][i]) return 0;
+    }
+    return n_end;
 }
 
-int gr_dialog_hear(const gr_dialog* d, const char* stop, const int32_t* token, int n, char* text,
-                   int cap)
+/* Tokens at the end of an action that are its end, 0: it was cut off, or ends with a text. */
+static int end_tokens(const gr_dialog* d, const int32_t* token, int n)
 {
-    int length = gr_decode(d->tokenizer, GR_PLAIN, token, n, text, cap);
-    size_t n_stop = strlen(stop);
-    const char* at = n_stop > 0 ? memmem(text, (size_t)length, stop, n_stop) : NULL;
-    if (at != NULL) length = (int)(at - text) + (int)n_stop;
+    for (int i = 0; i < d->n_end; i++) {
+        if (n > 0 && token[n - 1] == d->end[i]) return 1;
+    }
+    return spelled_end(d, token, n);
+}
+
+void gr_dialog_observe(gr_dialog* d, const int32_t* action, int n_action, const char* obs,
+                       int n_obs, bool last)
+{
+    if (d->format.chat == NULL) {
+        render_plain(d, -1, obs, n_obs);
+        return;
+    }
+    /* Only the first of the end tokens is the template's own. */
+    bool closed = spelled_end(d, action, n_action) > 0 ||
+                  (d->n_end > 0 && n_action > 0 && action[n_action - 1] == d->end[0]);
+    render_turn(d, (gr_chat_part){.unfinished = !closed, .answer = !last}, obs, n_obs);
+}
+
+void gr_dialog_act(gr_dialog* d, const gr_world* world, const char* action, int n_action)
+{
+    if (d->format.chat == NULL) {
+        render_plain(d, -1, action, n_action);
+        return;
+    }
+    int n_stop = (int)strlen(world->stop);
+    bool stopped =
+        n_action >= n_stop && memcmp(action + n_action - n_stop, world->stop, (size_t)n_stop) == 0;
+    gr_chat_reply(d->format.chat, &d->out, action, (size_t)(n_action - (stopped ? n_stop : 0)));
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+int gr_dialog_hear(const gr_dialog* d, const gr_world* world, const char* stop,
+                   const int32_t* token, int n, char* text, int cap)
+{
+    int n_end = end_tokens(d, token, n), n_stop = (int)strlen(stop);
+    int length = gr_decode(d->format.tokenizer, GR_PLAIN, token, n - n_end, text, cap);
+    const char* at = n_stop > 0 ? memmem(text, (size_t)length, stop, (size_t)n_stop) : NULL;
+    if (d->format.chat == NULL && at != NULL) length = (int)(at - text) + n_stop;
+    int n_own = (int)strlen(world->stop);
+    bool stopped =
+        length >= n_own && memcmp(text + length - n_own, world->stop, (size_t)n_own) == 0;
+    if (n_end > 0 && !stopped && length + n_own < cap) {
+        memcpy(text + length, world->stop, (size_t)n_own);
+        length += n_own;
+    }
     text[length] = 0;
     return length;
 }
 
 void gr_dialog_stop(const gr_dialog* d, const char* stop, gr_request* r)
 {
-    /* A base model says in this way that its text is over. */
-    static const char* const ends[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>"};
-    r->stop = stop;
-    r->n_end = 0;
-    for (int i = 0; i < GR_COUNT(ends) && r->n_end < GR_END_MAX; i++) {
-        int32_t id = gr_tokenizer_find(d->tokenizer, ends[i]);
-        if (id >= 0) r->end[r->n_end++] = id;
-    }
+    const gr_chat_format* chat = d->format.chat;
+    bool spelled = chat != NULL && d->format.tokenizer == NULL;
+    r->stop = chat == NULL ? stop : spelled ? chat->end[0] : NULL;
+    r->n_end = d->n_end;
+    memcpy(r->end, d->end, sizeof r->end);
 }

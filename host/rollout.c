@@ -57,7 +57,6 @@ gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, ui
     r->engine = engine;
     r->envs = envs;
     r->seed = run_seed;
-    gr_dialog_init(&r->dialog, engine->tokenizer);
     r->phase = "idle";
     *out = r;
     return GR_OK;
@@ -202,8 +201,8 @@ static void on_action(gr_rollout* r, const gr_reply* a)
         return;
     }
     const gr_world* world = gr_envs_world(r->envs);
-    int n = gr_dialog_hear(&r->dialog, gr_rollout_stop(r->s, world), a->token, a->n_tokens, r->text,
-                           TEXT_MAX);
+    int n = gr_dialog_hear(&r->dialog, world, gr_rollout_stop(r->s, world), a->token, a->n_tokens,
+                           r->text, TEXT_MAX);
     const char* action = action_of(r, &n);
     gr_envs_step(r->envs, t->env[node], action, n, tag_of(r, g, node));
 }
@@ -218,10 +217,12 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
     }
     int n_text = 0;
     const char* text = shown_of(r, t, node, e->obs, &n_text);
-    int n = gr_dialog_observe(&r->dialog, text, n_text);
+    gr_dialog_observe(&r->dialog, t->token + t->token_begin[node], t->n_action[node], text, n_text,
+                      e->obs->end != GR_RUNNING);
+    int n = r->dialog.out.n;
     bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
-    if (fits) gr_tree_set_obs(t, node, r->dialog.token, n);
+    if (fits) gr_tree_set_obs(t, node, r->dialog.out.token, n);
     if (t->status[node] != GR_OPEN) { /* the world ended the episode */
         g->running--;
         return;
@@ -250,8 +251,8 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
         bool ok = e->error == GR_ENV_OK;
         int n_text = 0;
         const char* text = ok ? shown_of(r, t, 0, e->obs, &n_text) : "";
-        int n = gr_dialog_open(&r->dialog, gr_envs_world(r->envs), text, n_text);
-        gr_tree_add_root(t, r->dialog.token, n, r->horizon);
+        gr_dialog_open(&r->dialog, gr_envs_world(r->envs), text, n_text);
+        gr_tree_add_root(t, r->dialog.out.token, r->dialog.out.n, r->horizon);
         if (e->error == GR_ENV_OK) gr_tree_set_result(t, 0, e->obs);
     }
     t->env[0] = e->handle;
@@ -332,7 +333,7 @@ static void start(gr_rollout* r, grower* g)
     uint64_t key = gr_rollout_key(r->seed, r->s->purpose, k);
     if (!k->extend) {
         gr_tree_reset(g->tree, k->step, k->slot, k->attempt, k->task, key, r->s->max_tree_turns);
-        g->tree->tokenizer = r->engine->tokenizer;
+        g->tree->tokenizer = r->s->dialog.tokenizer;
     }
     g->stage = STAGE_RESET;
     int handle = gr_envs_reset(r->envs, k->split, k->task, gr_key_join(g->tree->key, KEY_ENV),
@@ -380,6 +381,8 @@ gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings* s, const gr_r
                          int n, gr_tree* tree)
 {
     r->s = s;
+    gr_dialog_free(&r->dialog);
+    gr_dialog_init(&r->dialog, &s->dialog);
     int world_horizon = gr_envs_horizon(r->envs);
     r->horizon = s->max_turns > 0 ? GR_MIN(s->max_turns, world_horizon) : world_horizon;
     GR_RESERVE(r->grower, r->grower_cap, n);

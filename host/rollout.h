@@ -16,6 +16,7 @@ typedef struct gr_rollout_settings {
     const gr_hiper_settings* plan; /* the interface of HiPER; NULL: plain text in and out */
     gr_sampling sampling;
     gr_purpose purpose;
+    gr_dialog_format dialog;
 } gr_rollout_settings;
 
 typedef struct gr_rollout_task {

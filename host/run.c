@@ -192,6 +192,25 @@ static gr_status choose(gr_run* run)
     return GR_OK;
 }
 
+static gr_status choose_chat(gr_run* run)
+{
+    const gr_config_model* c = &run->config->model;
+    gr_dialog_format* f = &run->train_settings.dialog;
+    *f = (gr_dialog_format){.tokenizer = run->tokenizer, .no_think = !c->think};
+    if (strcmp(c->chat, "auto") == 0) {
+        if (c->path[0] == 0) return GR_FAIL(GR_EARG, "model.chat: auto needs model.path");
+        GR_TRY(gr_chat_of_folder(&f->chat, c->path));
+    } else if (strcmp(c->chat, "none") != 0) {
+        f->chat = gr_chat_find(c->chat);
+        if (f->chat == NULL) return GR_FAIL(GR_EARG, "model.chat: no format `%s`", c->chat);
+    }
+    if (f->no_think && (f->chat == NULL || !f->chat->thinks)) {
+        return GR_FAIL(GR_EARG, "model.think has no effect: the chat format is %s",
+                       f->chat == NULL ? "none" : f->chat->name);
+    }
+    return f->chat != NULL ? gr_chat_check(f->chat, run->tokenizer) : GR_OK;
+}
+
 /* A model that came without a vocabulary reads bytes. */
 static gr_status open_tokenizer(gr_run* run, const gr_model_config* m)
 {
@@ -221,6 +240,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                                       .threads = (int)config->device.threads,
                                   }));
     GR_TRY(choose(run));
+    GR_TRY(choose_chat(run));
     layout(run, &m, &run->host, &run->device);
     if (plan_only) return GR_OK;
     const gr_world* world = gr_world_find(config->env.name);

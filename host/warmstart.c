@@ -10,6 +10,7 @@
 #include "host/progress.h"
 #include "host/train.h"
 
+/* ACTION_MAX, TURN_MAX: bytes, and tokens with what ends them. */
 enum { KEY_WARMSTART = 0x7761726d, ACTION_MAX = 64, SUBGOAL_MAX = 32, TURN_MAX = 256 };
 
 /* Episodes written one after the other until the micro-batch is full. */
@@ -48,12 +49,13 @@ static void demos_close(demos* d)
     gr_dialog_free(&d->dialog);
 }
 
-/* Appends the n tokens that the dialog rendered last. */
-static void append(demos* d, int n)
+/* Appends what the dialog rendered last. */
+static void append(demos* d)
 {
     gr_batch* b = &d->batch;
-    memcpy(b->token + b->n_tokens, d->dialog.token, (size_t)n * sizeof *b->token);
-    b->n_tokens += n;
+    const gr_chat_text* out = &d->dialog.out;
+    memcpy(b->token + b->n_tokens, out->token, (size_t)out->n * sizeof *b->token);
+    b->n_tokens += out->n;
 }
 
 /* Most tokens of a turn, what ends it included. */
@@ -88,12 +90,14 @@ static void write_turn(gr_run* run, demos* d, int handle, int turn, const char* 
 static int append_action(gr_run* run, demos* d, int handle, uint64_t key, int turn, char* action)
 {
     gr_batch* b = &d->batch;
-    int n_action = gr_envs_world(run->envs)->demonstrate(
-        gr_envs_self(run->envs), gr_envs_state(run->envs, handle), key, turn, action, ACTION_MAX);
+    const gr_world* world = gr_envs_world(run->envs);
+    int begin = b->n_tokens;
+    int n_action = world->demonstrate(gr_envs_self(run->envs), gr_envs_state(run->envs, handle),
+                                      key, turn, action, ACTION_MAX);
     write_turn(run, d, handle, turn, action, n_action);
-    int n = gr_dialog_act(&d->dialog, d->turn, d->n_turn), begin = b->n_tokens;
-    GR_ASSERT(n <= room(run), "%d tokens of an action", n);
-    append(d, n);
+    gr_dialog_act(&d->dialog, world, d->turn, d->n_turn);
+    GR_ASSERT(d->dialog.out.n <= room(run), "%d tokens of an action", d->dialog.out.n);
+    append(d);
     for (int i = begin; i < b->n_tokens; i++) {
         b->src[b->n_rows] = i - 1;
         b->target[b->n_rows++] = b->token[i];
@@ -112,13 +116,18 @@ static const char* show(gr_run* run, demos* d, int turn, const gr_obs* o, int* n
     return d->shown;
 }
 
-/* The tokens of an observation, the prompt in front of the first one; their number. */
-static int render(gr_run* run, demos* d, int turn, const gr_obs* obs)
+/* An observation: the prompt is in front of the first one, an action that was ended of the others. */
+static void render(gr_run* run, demos* d, int turn, const gr_obs* obs)
 {
-    int n = 0;
-    const char* text = show(run, d, turn, obs, &n);
-    return turn == 0 ? gr_dialog_open(&d->dialog, gr_envs_world(run->envs), text, n)
-                     : gr_dialog_observe(&d->dialog, text, n);
+    const gr_batch* b = &d->batch;
+    int n_text = 0;
+    const char* text = show(run, d, turn, obs, &n_text);
+    if (turn == 0) {
+        gr_dialog_open(&d->dialog, gr_envs_world(run->envs), text, n_text);
+    } else {
+        int n = GR_MIN(b->n_tokens, room(run));
+        gr_dialog_observe(&d->dialog, b->token + b->n_tokens - n, n, text, n_text, false);
+    }
 }
 
 /* Plays one episode behind the others; *fits is false, with nothing changed, when the micro-batch is
@@ -139,13 +148,13 @@ static gr_status play(gr_run* run, demos* d, int64_t index, bool* fits)
         if (!gr_envs_poll(run->envs, &e, true) || e.error != GR_ENV_OK) {
             return GR_FAIL(GR_EDATA, "warmstart: the environment failed");
         }
-        int n = render(run, d, turn, e.obs);
-        int next = b->n_tokens + n + room(run);
+        render(run, d, turn, e.obs);
+        int next = b->n_tokens + d->dialog.out.n + room(run);
         if (e.obs->end != GR_RUNNING || next > longest) break;
         *fits =
             next <= d->max_tokens; /* always, behind no other: a micro-batch holds max_context */
         if (!*fits) break;
-        append(d, n);
+        append(d);
         int n_action = append_action(run, d, handle, key, turn, action);
         gr_envs_step(run->envs, handle, action, n_action, 0);
     }
@@ -203,7 +212,7 @@ gr_status gr_warmstart(gr_run* run)
     s.warmup_steps = c->warmup_steps;
     demos d = {0};
     demos_open(&d, (int)run->config->optimizer.microbatch_tokens);
-    gr_dialog_init(&d.dialog, run->tokenizer);
+    gr_dialog_init(&d.dialog, &run->train_settings.dialog);
     gr_progress progress = {0};
     gr_status st = GR_OK;
     for (int64_t step = 0, index = 0; step < c->steps && st == GR_OK; step++) {

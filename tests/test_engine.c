@@ -1,5 +1,7 @@
 /* Sampling: what a child gets depends on its uid, its context and the weights alone; its log-probs are
  * those of the training forward, bit for bit. */
+#include <stdio.h>
+
 #include "model/engine.h"
 #include "tests/allocations.h"
 #include "tests/net.h"
@@ -419,6 +421,7 @@ typedef struct ask {
     int seq, n_context, n_children, max_tokens;
     int32_t context[CONTEXT];
     const char* stop;
+    int32_t end; /* 0: none */
     uint64_t key;
 } ask;
 
@@ -445,6 +448,8 @@ static void ask_submit(rig* g, const ask* q)
                                           .uid = uid,
                                           .sampling = {.temperature = 1, .top_p = 1},
                                           .stop = q->stop,
+                                          .end = {q->end},
+                                          .n_end = q->end > 0,
                                           .max_tokens = q->max_tokens});
 }
 
@@ -575,6 +580,78 @@ static void stop_strings_span_tokens(void** state)
     rig_close(&g);
 }
 
+/* A vocabulary of VOCAB short texts over {a, b, c}; the last token is special. */
+static gr_tokenizer* short_texts(void)
+{
+    static char text[VOCAB][8];
+    static gr_string token[VOCAB];
+    static int32_t type[VOCAB];
+    gr_tokenizer* t = NULL;
+    for (int i = 0; i < VOCAB; i++) {
+        int n = 0;
+        for (int x = i + 1; x > 0; x = (x - 1) / 3) text[i][n++] = "abc"[(x - 1) % 3];
+        token[i] = (gr_string){text[i], (size_t)n};
+        type[i] = i == VOCAB - 1 ? 3 : 1;
+    }
+    token[VOCAB - 1] = (gr_string){"<end>", 5};
+    ASSERT_OK(gr_tokenizer_from_arrays(&t, "test",
+                                       &(gr_token_arrays){.model = {"gpt2", 4},
+                                                          .pre = {"gpt-2", 5},
+                                                          .n_tokens = VOCAB,
+                                                          .token = token,
+                                                          .type = type}));
+    return t;
+}
+
+/* Tokens until the text of them holds `stop`; more than n: it never does. */
+static int tokens_until(const gr_tokenizer* t, const action* x, int n, const char* stop)
+{
+    char text[CONTEXT * 8];
+    for (int k = 1; k <= n; k++) {
+        gr_decode(t, GR_MARKUP, x->token, k, text, (int)sizeof text);
+        if (strstr(text, stop) != NULL) return k;
+    }
+    return n + 1;
+}
+
+/* Where tokens are texts, a stop string begins and ends anywhere in them. */
+static void stop_strings_end_inside_of_tokens(void** state)
+{
+    (void)state;
+    gr_tokenizer* t = short_texts();
+    gr_engine_settings s = wide;
+    s.tokenizer = t;
+    rig g;
+    rig_open(&g, GR_F32, 1, &s);
+    rng r = {.key = 9};
+    int stopped = 0, ended = 0;
+    for (int i = 0; i < 60; i++) {
+        ask q = ask_new(&g, (uint64_t)i, 1 + below(&r, 20), 2, 40);
+        action free_run[2], out[2];
+        char text[CONTEXT * 8], stop[12];
+        ask_all(&g, &q, free_run);
+        int n_text = gr_decode(t, GR_MARKUP, free_run[0].token, 40, text, (int)sizeof text);
+        (void)snprintf(stop, sizeof stop, "%.*s", 1 + below(&r, 9), text + below(&r, n_text - 10));
+        q.stop = stop;
+        q.end = i % 2 == 0 ? free_run[1].token[below(&r, 40)] : 0;
+        ask_all(&g, &q, out);
+        for (int c = 0; c < 2; c++) {
+            int n = tokens_until(t, &free_run[c], 40, stop), end = 0;
+            while (end < 40 && (q.end == 0 || free_run[c].token[end] != q.end)) end++;
+            assert_int_equal(out[c].n, GR_MIN(GR_MIN(n, end + 1), 40));
+            assert_int_equal(out[c].cause, end < 40 && end + 1 <= n ? GR_STOP_TOKEN
+                                           : n <= 40                ? GR_STOP_STRING
+                                                                    : GR_STOP_CAP);
+            stopped += out[c].cause == GR_STOP_STRING;
+            ended += out[c].cause == GR_STOP_TOKEN;
+        }
+        gr_engine_free_seq(&g.e, q.seq);
+    }
+    assert_true(stopped > 30 && ended > 10);
+    rig_close(&g);
+    gr_tokenizer_free(t);
+}
+
 static void limits_end_an_action(void** state)
 {
     (void)state;
@@ -662,6 +739,7 @@ int main(void)
         cmocka_unit_test(children_share_one_prefill),
         cmocka_unit_test(late_children_read_one_token),
         cmocka_unit_test(stop_strings_span_tokens),
+        cmocka_unit_test(stop_strings_end_inside_of_tokens),
         cmocka_unit_test(limits_end_an_action),
         cmocka_unit_test(the_smallest_pool_is_enough),
         cmocka_unit_test(nothing_allocates_after_the_first_step),

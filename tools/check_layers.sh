@@ -82,7 +82,7 @@ any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
 # Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/weights|model/kv|model/tokenizer/[a-z]+)\.cu?'
+    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/weights|model/kv|model/(tokenizer|chat)/[a-z]+)\.cu?'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'

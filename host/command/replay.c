@@ -181,7 +181,8 @@ static gr_status replay(const options* o, gr_config* c, gr_run* run, record* r)
                           .sampling = s->sampling,
                           .max_tokens = s->max_turn_tokens,
                           .purpose = GR_FOR_TRAIN};
-    const gr_dialog dialog = {.tokenizer = run->tokenizer};
+    gr_dialog dialog;
+    gr_dialog_init(&dialog, &s->dialog);
     gr_dialog_stop(&dialog, gr_rollout_stop(s, gr_envs_world(run->envs)), &request);
     gr_engine_submit(&run->engine, &request);
     gr_reply a;
