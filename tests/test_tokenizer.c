@@ -71,8 +71,9 @@ static strings read_strings(void)
     for (char *at = all.text, *end = all.text + n; at < end; at++) {
         gr_string s = {out, 0};
         for (; *at != '\n'; at++) {
-            *out++ = *at == '%' ? (char)(hex(at[1]) << 4 | hex(at[2])) : *at;
-            at += *at == '%' ? 2 : 0;
+            const bool escaped = *at == '%';
+            *out++ = (char)(escaped ? hex(at[1]) << 4 | hex(at[2]) : *at);
+            at += escaped ? 2 : 0;
         }
         s.n = (size_t)(out - s.at);
         GR_RESERVE(all.s, all.cap, all.n + 1);
