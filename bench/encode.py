@@ -1,6 +1,6 @@
 """Encoding speed of one thread beside the library `tokenizers`, in one run.
 
-    python bench/tokenize.py build/release/bench_tokenize VOCABULARIES [ROUNDS]
+    python bench/encode.py build/release/bench_tokenize VOCABULARIES [ROUNDS]
 
 VOCABULARIES is what tools/golden/tokenizer.py real makes. Texts: the licences of a Debian system (prose), the C
 sources of this repository (code), and the strings of the tokenizer tests (many scripts, odd white space). The two
