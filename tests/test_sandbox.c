@@ -226,7 +226,7 @@ static void a_whole_system_can_be_the_tree(void** state)
     char text[1200], root[100];
     (void)snprintf(root, sizeof root, "%s/system", scratch);
     (void)snprintf(text, sizeof text,
-                   "set -e; mkdir -p %s/bin %s/work; cp /bin/dash %s/bin/sh; "
+                   "set -e; mkdir -p %s/bin %s/room; cp /bin/dash %s/bin/sh; "
                    "for f in $(ldd /bin/dash | grep -o '/[^ ]*'); do mkdir -p %s$(dirname $f); cp "
                    "-L $f %s$f; done",
                    root, root, root, root, root);
@@ -235,15 +235,15 @@ static void a_whole_system_can_be_the_tree(void** state)
     gr_sandbox_reply r;
     gr_sandbox_wait(box, gr_sandbox_create(box, 1, &tree), &r);
     ASSERT_REPLY(&r);
-    const char* const argv[] = {"sh", "-c", "echo x >/work/x; echo /* /work/*; echo $$ >/dev/null",
+    const char* const argv[] = {"sh", "-c", "echo x >/room/x; echo /* /room/*; echo $$ >/dev/null",
                                 NULL};
-    const gr_sandbox_command c = {.argv = argv, .cwd = "/work", .time_s = 120, .head = 400};
+    const gr_sandbox_command c = {.argv = argv, .cwd = "/room", .time_s = 120, .head = 400};
     gr_sandbox_wait(box, gr_sandbox_run(box, 1, &c), &r);
     ASSERT_REPLY(&r);
     (void)snprintf(text, sizeof text, "%.*s", (int)r.n_output, r.output);
     assert_int_equal(r.code, 0);
     assert_non_null(strstr(text, "/bin /dev /lib"));
-    assert_non_null(strstr(text, "/work/x"));
+    assert_non_null(strstr(text, "/room/x"));
     assert_null(strstr(text, "/usr"));
     (void)end(box, 1);
     remove_all(root);
@@ -255,13 +255,13 @@ static void more_folders_can_be_shown_read_only(void** state)
     char path[128];
     (void)snprintf(path, sizeof path, "%s/tests", base_tree);
     const char* const read[] = {path, NULL};
-    const gr_sandbox_tree tree = {.tree = base_tree, .at = "/work/tree", .read = read};
+    const gr_sandbox_tree tree = {.tree = base_tree, .at = "/room/tree", .read = read};
     gr_sandbox_reply r;
     char text[400];
     gr_sandbox_wait(box, gr_sandbox_create(box, 1, &tree), &r);
     ASSERT_REPLY(&r);
     (void)snprintf(text, sizeof text, "pwd; ls %s; touch %s/x 2>/dev/null || echo no", path, path);
-    expect_sh(box, 1, text, 0, "/work/tree\ntest_a.py\nno\n");
+    expect_sh(box, 1, text, 0, "/room/tree\ntest_a.py\nno\n");
     (void)end(box, 1);
 }
 

@@ -47,19 +47,26 @@ static void tools(gr_chat_text* out, const gr_chat_part* p)
     gr_chat_markup(out, TOOLS_TAIL);
 }
 
+/* The system message, `self` where there is none, without its end. Returns the first message after. */
+static int open_system(gr_chat_text* out, const gr_chat_part* p, const char* self)
+{
+    gr_string system = {self, strlen(self)};
+    const int first = gr_chat_system(p, &system);
+    gr_chat_markup(out, "<|im_start|>system\n");
+    gr_chat_plain(out, system);
+    return first;
+}
+
 /* ---- Qwen2.5 ----------------------------------------------------------------------------- */
 
 static void render_qwen25(gr_chat_text* out, const gr_chat_part* p)
 {
     static const char self[] =
         "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-    gr_string system = {self, strlen(self)};
     int first = 0;
     begin(out, p);
     if (p->first) {
-        first = gr_chat_system(p, &system);
-        gr_chat_markup(out, "<|im_start|>system\n");
-        gr_chat_plain(out, system);
+        first = open_system(out, p, self);
         if (p->tools != NULL) {
             gr_chat_markup(out, "\n\n");
             tools(out, p);
@@ -119,13 +126,10 @@ static void render_smollm2(gr_chat_text* out, const gr_chat_part* p)
 {
     static const char self[] =
         "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
-    gr_string system = {self, strlen(self)};
     int first = 0;
     begin(out, p);
     if (p->first) {
-        first = gr_chat_system(p, &system);
-        gr_chat_markup(out, "<|im_start|>system\n");
-        gr_chat_plain(out, system);
+        first = open_system(out, p, self);
         gr_chat_markup(out, "<|im_end|>\n");
     }
     for (int i = first; i < p->n; i++) {
