@@ -358,6 +358,30 @@ static void a_killed_helper_is_swept_by_the_next(void** state)
     assert_true(within(60, groups_are_gone));
 }
 
+/* A dying helper takes connections until its last descriptor is closed. */
+static void a_helper_is_replaced_while_it_dies(void** state)
+{
+    (void)state;
+    gr_sandbox_settings s = small_limits();
+    for (int i = 0; i < 20; i++) {
+        gr_sandbox* b = open_sandbox(&s);
+        (void)kill(helper_of(getpid()), SIGKILL);
+        gr_sandbox* c = NULL;
+        if (i % 2 == 0) { /* when the kernel has closed its side of the first connection */
+            gr_sandbox_reply r = create(b, 1);
+            assert_int_equal(r.error, GR_SANDBOX_GONE);
+        }
+        ASSERT_OK(gr_sandbox_open(&c, &s));
+        gr_sandbox_close(b);
+        close_sandbox(c);
+    }
+    gr_fault_set("sandbox.hear:1"); /* whatever the kernel's order: it took us, and is silent */
+    gr_sandbox* b = open_sandbox(&s);
+    gr_fault_set(NULL);
+    close_sandbox(b);
+    assert_true(nothing_left());
+}
+
 /* ---- other hosts, other kernels: the same in what they allow --------------------------------- */
 
 /* Runs in a child process, so that it may become another user or fail in its own way. */
@@ -639,6 +663,7 @@ int main(void)
     const struct CMUnitTest own[] = {
         cmocka_unit_test(nothing_is_left_of_a_killed_trainer),
         cmocka_unit_test(a_killed_helper_is_swept_by_the_next),
+        cmocka_unit_test(a_helper_is_replaced_while_it_dies),
         cmocka_unit_test(works_as_an_ordinary_user),
         cmocka_unit_test(works_without_overlay),
         cmocka_unit_test(works_without_owner_maps),

@@ -94,27 +94,22 @@ void gr_sandbox_stop(void)
     helper.owner = 0;
 }
 
-/* A new connection to the helper; to a new one if that has died. */
+/* A new connection to the helper. */
 static gr_status connect_here(int* fd)
 {
     int ends[2];
+    GR_TRY(gr_sandbox_prestart());
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
         return GR_FAIL(GR_EIO, "sandbox: %s", strerror(errno));
     }
-    gr_status st = gr_sandbox_prestart();
-    bool passed = st == GR_OK && gr_server_pass(helper.control, ends[1]);
-    if (st == GR_OK && !passed) { /* it was killed */
-        gr_sandbox_stop();
-        st = gr_sandbox_prestart();
-        passed = st == GR_OK && gr_server_pass(helper.control, ends[1]);
-        if (st == GR_OK && !passed) st = GR_FAIL(GR_EIO, "sandbox helper: %s", strerror(errno));
-    }
+    bool passed = gr_server_pass(helper.control, ends[1]);
+    int why = errno;
     (void)close(ends[1]);
-    if (st == GR_OK)
-        *fd = ends[0];
-    else
-        (void)close(ends[0]);
-    return st;
+    *fd = ends[0];
+    if (passed) return GR_OK;
+    (void)close(ends[0]);
+    *fd = -1;
+    return GR_FAIL(GR_EIO, "sandbox helper: %s", strerror(why));
 }
 
 static gr_status connect_there(const char* address, int* out)
@@ -377,18 +372,29 @@ static gr_status greet(gr_sandbox* s, const gr_sandbox_settings* limits)
                    reply.reason);
 }
 
+static gr_status open_once(gr_sandbox* s, const gr_sandbox_settings* limits)
+{
+    GR_TRY(limits->sandbox_host[0] != 0 ? connect_there(limits->sandbox_host, &s->fd)
+                                        : connect_here(&s->fd));
+    if (fcntl(s->fd, F_SETFL, O_NONBLOCK) != 0) {
+        return GR_FAIL(GR_EIO, "sandbox: %s", strerror(errno));
+    }
+    return greet(s, limits);
+}
+
 gr_status gr_sandbox_open(gr_sandbox** out, const gr_sandbox_settings* limits)
 {
     gr_sandbox* s = calloc(1, sizeof *s);
     if (s == NULL) return GR_FAIL(GR_ENOMEM, "sandbox: out of memory");
     s->fd = -1;
     s->patience_s = limits->patience_s;
-    gr_status st = limits->sandbox_host[0] != 0 ? connect_there(limits->sandbox_host, &s->fd)
-                                                : connect_here(&s->fd);
-    if (st == GR_OK && fcntl(s->fd, F_SETFL, O_NONBLOCK) != 0) {
-        st = GR_FAIL(GR_EIO, "sandbox: %s", strerror(errno));
+    gr_status st = open_once(s, limits);
+    if (st != GR_OK && s->fd < 0 && limits->sandbox_host[0] == 0) {
+        /* Nobody is there. A helper that was killed takes connections until its last descriptor is
+         * closed, so only its silence tells; we wait for its end and start another. */
+        gr_sandbox_stop();
+        st = open_once(s, limits);
     }
-    if (st == GR_OK) st = greet(s, limits);
     if (st == GR_OK)
         *out = s;
     else
