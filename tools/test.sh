@@ -33,12 +33,11 @@ ctest --preset tsan -R '^(engine|rollout)$'
 
 step "fuzz targets, briefly"
 cmake --preset fuzz >/dev/null
-fuzz="config plan protocol safetensors gguf sandbox swe_instance swe_log tokenizer"
-# shellcheck disable=SC2086 # a list
-cmake --build --preset fuzz --target $(printf 'fuzz_%s ' $fuzz)
-for t in $fuzz; do
+cmake --build --preset fuzz --target fuzz
+for source in tests/fuzz_*.c; do
+    t=$(basename "$source" .c)
     found=$(mktemp -d) # new inputs go here, the corpus stays as it is
-    build/fuzz/fuzz_$t -runs=20000 -max_len=4096 -close_fd_mask=3 "$found" "tests/corpus/fuzz_$t"
+    "build/fuzz/$t" -runs=20000 -max_len=4096 -close_fd_mask=3 "$found" "tests/corpus/$t"
     rm -r "$found"
 done
 
