@@ -213,13 +213,19 @@ def many_nodes(page, grove, folder):
     b.wait("document.querySelector('.node.selected')")
     page.check("only what is in sight is drawn", "document.querySelectorAll('.node').length < 400")
     page.check("the whole is in the overview", "!document.querySelector('.overview').hidden")
-    seen = b.js("""(async () => {
+    seen, slowest, frames = b.js("""(async () => {
         const box = document.querySelector('.forest-scroll'), seen = new Set(), frame = () => new Promise(requestAnimationFrame);
+        const script = [];
         for (box.scrollTop = 0; ; box.scrollTop += box.clientHeight - 60) {
-          await frame(); await frame();
+          await frame();
+          const start = performance.now();
+          await frame();
+          script.push(performance.now() - start);
           for (const n of document.querySelectorAll('.node')) seen.add(n.dataset.id);
-          if (box.scrollTop + box.clientHeight >= box.scrollHeight - 1) return seen.size;
+          if (box.scrollTop + box.clientHeight >= box.scrollHeight - 1)
+            return [seen.size, Math.max(...script), script.length];
         } })()""")
+    print(f"      a page of the tree per frame: {frames} frames, the slowest took {slowest:.0f} ms")
     last = int(b.js("[...document.querySelectorAll('.heads text')].pop().textContent").split()[1])
     upto = [sum(n["turn"] <= last + more for n in nodes) for more in (0, 1)]  # one column may lie just beyond the edge
     page.check(f"a scroll from top to bottom meets all {seen} nodes of the columns in sight", seen in upto and seen > 3000)
