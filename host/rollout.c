@@ -302,11 +302,12 @@ static void play_round(gr_rollout* r, grower* g)
     gr_tree_order(t);
     GR_RESERVE(r->score, r->score_cap, 2 * (int64_t)t->n_nodes);
     for (int i = 0; i < t->n_nodes; i++) r->score[i] = (double)NAN;
+    int number = g->round++;
     gr_round round = {
-        .number = g->round++,
+        .number = number,
         .group = r->s->group,
         .horizon = r->horizon,
-        .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)g->round),
+        .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)number + 1),
         .score = r->score,
     };
     score_nodes(r, g, &round);

@@ -108,21 +108,24 @@ static gr_status grow(gr_run* run, int64_t first, int64_t n)
     return assign_credit(run, first, n);
 }
 
+/* A group is its tree, its task and its credit. */
+static void swap_groups(gr_run* run, int64_t a, int64_t b)
+{
+    gr_tree t = run->tree[a];
+    run->tree[a] = run->tree[b], run->tree[b] = t;
+    gr_credit c = run->credit[a];
+    run->credit[a] = run->credit[b], run->credit[b] = c;
+    gr_rollout_task k = run->task[a];
+    run->task[a] = run->task[b], run->task[b] = k;
+}
+
 /* Moves groups that cannot teach behind the others, order kept; returns how many teach. */
 static int64_t idle_last(gr_run* run, int64_t n)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
         if (run->credit[i].idle) continue;
-        for (int64_t j = i; j > kept;
-             j--) { /* rotate: a group moves with its tree, task and credit */
-            gr_tree t = run->tree[j];
-            run->tree[j] = run->tree[j - 1], run->tree[j - 1] = t;
-            gr_credit c = run->credit[j];
-            run->credit[j] = run->credit[j - 1], run->credit[j - 1] = c;
-            gr_rollout_task k = run->task[j];
-            run->task[j] = run->task[j - 1], run->task[j - 1] = k;
-        }
+        for (int64_t j = i; j > kept; j--) swap_groups(run, j, j - 1);
         kept++;
     }
     for (int64_t i = 0; i < n; i++) run->credit[i].tree = &run->tree[i];
