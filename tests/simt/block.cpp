@@ -222,12 +222,14 @@ void run_grid(const Kernel& kernel, dim3 g, dim3 b, size_t shared_bytes, cudaStr
     grid.shared_bytes = shared_bytes;
     number_threads(b);
     const Runner other = other_runner(kernel.function, kernel.arguments, kernel.count);
+    open_device(true);
     if (other.entry == nullptr)
         run_blocks(stream, kernel.entry, kernel.place);
     else if (other.compare == nullptr)
         run_blocks(stream, other.entry, other.arguments);
     else
         run_both(stream, kernel, other);
+    open_device(false);
     end_launch_counts();
 }
 

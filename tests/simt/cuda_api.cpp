@@ -34,6 +34,7 @@ struct Work {
     uint32_t count;
 };
 static std::vector<Work> works;
+static bool several; /* streams have had work; one alone is in order */
 
 static void join(Clock* into, const Clock& from)
 {
@@ -53,12 +54,13 @@ void begin_work(cudaStream_t s, uint32_t first_epoch)
             join(clock, seen[(size_t)other->number]);
     clock->resize(std::max(clock->size(), streams.size()));
     running = stream->number;
+    several |= !works.empty() && works.back().stream != running;
     works.push_back({first_epoch, running, ++(*clock)[(size_t)running]});
 }
 
 bool finished_before(uint32_t epoch)
 {
-    if (streams.size() == 1) return true;
+    if (!several) return true;
     const auto after =
         std::upper_bound(works.begin(), works.end(), epoch,
                          [](uint32_t e, const Work& w) { return e < w.first_epoch; });
@@ -91,7 +93,9 @@ static void copy_bytes(void* dst, const void* src, size_t bytes, cudaStream_t s,
     begin_copy(s);
     touch(src, bytes, READ, pc);
     touch(dst, bytes, WRITE, pc);
+    open_device(true);
     if (pending_error() == cudaSuccess) memcpy(dst, src, bytes);
+    open_device(false);
 }
 
 } // namespace simt
@@ -210,7 +214,9 @@ cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t s)
 {
     begin_copy(s);
     touch(dst, bytes, WRITE, __builtin_return_address(0));
+    open_device(true);
     if (pending_error() == cudaSuccess) memset(dst, value, bytes);
+    open_device(false);
     return pending_error();
 }
 }

@@ -137,6 +137,7 @@ void copy_access(const void* p, size_t bytes, Access kind, const void* pc); /* a
 char* allocate_device(size_t bytes);                                        /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
+void open_device(bool open); /* to a kernel or a copy */
 Memory read_memory();
 
 /* ---- count.cpp ------------------------------------------------------------------------------------ */

@@ -6,12 +6,16 @@
  * accesses race if they overlap, one writes, not both are atomic, and nothing orders them
  * (emulator.h). Memory starts as NaN. */
 #include "tests/simt/emulator.h"
+#include "tests/simt/guard.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
 
 extern "C" {
 extern char __executable_start[], __data_start[]; /* from the linker */
@@ -206,6 +210,41 @@ static void* reserve(uint64_t bytes, int protection)
     return p;
 }
 
+static bool guarded; /* guard.h */
+static void protect(uint64_t offset, uint64_t size, int protection)
+{
+    const uint64_t from = offset / PAGE * PAGE, to = (offset + size + PAGE - 1) / PAGE * PAGE;
+    if (mprotect(arena + from, to - from, protection) != 0) abort();
+}
+void open_device(bool open)
+{
+    for (const auto& a : allocations)
+        if (guarded && a.second.live)
+            protect(a.first, a.second.size, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static void on_fault(int number, siginfo_t* info, void* context)
+{
+    if (!is_device(info->si_addr)) {
+        (void)signal(number, SIG_DFL);
+        return;
+    }
+    const char* pc = (const char*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+    (void)fprintf(stderr, "simt: %s: host code follows a device pointer\n", place(pc + 1).c_str());
+    _exit(EXIT_FAILURE);
+}
+
+static void guard(bool on)
+{
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    if (sigaction(SIGSEGV, &action, nullptr) != 0) abort();
+    open_device(true);
+    guarded = on;
+    open_device(false);
+}
+
 char* allocate_device(size_t bytes)
 {
     if (arena == nullptr) {
@@ -221,6 +260,7 @@ char* allocate_device(size_t bytes)
     memset(arena + arena_used, 0xff, whole);
     arena_used += whole + PAGE;
     allocations[offset] = {bytes, true};
+    if (guarded) protect(offset, bytes, PROT_NONE);
     return arena + offset;
 }
 
@@ -362,6 +402,8 @@ void copy_access(const void* p, size_t bytes, Access kind, const void* pc)
 }
 
 } // namespace simt
+
+extern "C" void simt_guard(bool on) { simt::guard(on); }
 
 /* ---- the compiler's hooks -------------------------------------------------------------------------- */
 
