@@ -223,6 +223,15 @@ static gr_status open_tokenizer(gr_run* run, const gr_model_config* m)
     return GR_FAIL(GR_EDATA, "%s: the vocabulary has %d tokens, the model %d", path, n, m->vocab);
 }
 
+static gr_status check_heads(const gr_dev* dev, const gr_model_config* m)
+{
+    if (dev->max_head == 0 || m->head_dim <= dev->max_head) return GR_OK;
+    return GR_FAIL(GR_EARG,
+                   "device.name: attention on %s takes heads of at most %d, the model's "
+                   "are of %d",
+                   dev->name, dev->max_head, m->head_dim);
+}
+
 gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                       const char* weights_dir, bool plan_only)
 {
@@ -239,6 +248,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                                       .matmul = (gr_matmul_mode)config->device.matmul,
                                       .threads = (int)config->device.threads,
                                   }));
+    GR_TRY(check_heads(&run->dev, &m));
     GR_TRY(choose(run));
     GR_TRY(choose_chat(run));
     layout(run, &m, &run->host, &run->device);

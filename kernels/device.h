@@ -28,6 +28,7 @@ typedef struct gr_dev {
     size_t acc_bytes;      /* element size of acc tensors */
     gr_matmul_mode matmul; /* resolved: never GR_MATMUL_AUTO */
     int threads;
+    int max_head;  /* largest head size attention takes; 0: any */
     gr_status err; /* first device error */
     char err_text[256];
     void* impl; /* private to the device's own file */

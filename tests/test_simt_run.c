@@ -305,6 +305,20 @@ static void sampler_and_trainer_agree_in_every_shape(void** state)
     }
 }
 
+static void large_heads_are_refused_at_once(void** state)
+{
+    (void)state;
+    const char* const word[] = {"device.name=simt", "run.steps=1", "model.head_dim=130"};
+    gr_config config;
+    gr_run run;
+    gr_run_settings(&config);
+    must(gr_config_load(&config, NULL, GR_COUNT(word), word));
+    assert_int_equal(gr_run_open(&run, &config, GR_RUN_TRAIN, NULL, true), GR_EARG);
+    assert_non_null(strstr(gr_last_error_text(), "heads of at most 128"));
+    gr_run_close(&run);
+    gr_config_free(&config);
+}
+
 static int make_root(void** state)
 {
     (void)state;
@@ -323,6 +337,7 @@ static int remove_root(void** state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_heads_are_refused_at_once),
         cmocka_unit_test(three_steps_in_fp32),
         cmocka_unit_test(three_steps_in_bf16),
         cmocka_unit_test(sampler_and_trainer_agree_in_every_shape),

@@ -261,19 +261,19 @@ __device__ __forceinline__ void put_two(bf16* p, const float* x, int left, bool 
 }
 
 /* Runs `...` with D being the padded size of a head. */
-#define FOR_HEAD_SIZE(d, ...)                           \
-    do {                                                \
-        GR_ASSERT((d) <= 128, "heads of %d", (int)(d)); \
-        if ((d) <= 16) {                                \
-            const int D = 16;                           \
-            __VA_ARGS__;                                \
-        } else if ((d) <= 64) {                         \
-            const int D = 64;                           \
-            __VA_ARGS__;                                \
-        } else {                                        \
-            const int D = 128;                          \
-            __VA_ARGS__;                                \
-        }                                               \
+#define FOR_HEAD_SIZE(d, ...)                                        \
+    do {                                                             \
+        GR_ASSERT((d) <= GR_CUDA_MAX_HEAD, "heads of %d", (int)(d)); \
+        if ((d) <= 16) {                                             \
+            const int D = 16;                                        \
+            __VA_ARGS__;                                             \
+        } else if ((d) <= 64) {                                      \
+            const int D = 64;                                        \
+            __VA_ARGS__;                                             \
+        } else {                                                     \
+            const int D = 128;                                       \
+            __VA_ARGS__;                                             \
+        }                                                            \
     } while (0)
 
 /* ---- tiles of query rows, walked by teams of warps ---------------------------------------------- */

@@ -24,6 +24,8 @@ extern const gr_ops gr_ops_cuda; /* table.cu */
 #define GR_CUDA_WORKSPACE ((size_t)16 << 20)
 #endif
 
+#define GR_CUDA_MAX_HEAD 128 /* of the attention ops: what a warp keeps in registers */
+
 cudaStream_t gr_cuda_stream(const gr_dev* dev);
 void* gr_cuda_workspace(const gr_dev* dev); /* 256-aligned, contents do not outlive an op */
 int gr_cuda_processors(const gr_dev* dev);  /* multiprocessors; may size grids, never sums */

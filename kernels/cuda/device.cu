@@ -109,6 +109,7 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     dev->ops = &gr_ops_cuda;
     dev->matmul = GR_MATMUL_EXACT;
     dev->threads = 1;
+    dev->max_head = GR_CUDA_MAX_HEAD;
     (void)snprintf(dev->name, sizeof dev->name, "%s", name);
     (void)snprintf(dev->detail, sizeof dev->detail, "%s %s, %s, exact matmul, %d processors", name,
                    prop.name, dev->dtype == GR_BF16 ? "bf16" : "fp32", state->processors);
