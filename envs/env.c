@@ -34,6 +34,16 @@ struct gr_envs {
     gr_obs obs;
 };
 
+const char* gr_env_error_name(gr_env_error error)
+{
+    static const char* const name[GR_N_ENV_ERRORS] = {
+        [GR_ENV_OK] = "ok",           [GR_ENV_TIMEOUT] = "timeout",
+        [GR_ENV_CRASH] = "crash",     [GR_ENV_PROTOCOL] = "protocol",
+        [GR_ENV_REFUSED] = "refused",
+    };
+    return name[error];
+}
+
 static gr_status allocate(gr_envs* e)
 {
     size_t n = (size_t)e->max_handles;

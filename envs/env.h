@@ -35,6 +35,7 @@ typedef enum gr_env_error {
     GR_ENV_REFUSED,  /* the world itself reports an error */
     GR_N_ENV_ERRORS
 } gr_env_error;
+const char* gr_env_error_name(gr_env_error error); /* "timeout"; of GR_ENV_OK "ok" */
 
 typedef struct gr_async gr_async;
 typedef struct gr_world gr_world;

@@ -17,14 +17,19 @@ typedef struct saved {
     int64_t optimizer_step, value_step;
 } saved;
 
-#define FIELD(kind, name)                           \
-    {                                               \
-#name, kind, offsetof(gr_train_state, name) \
+#define FIELD(kind, name)                                  \
+    {                                                      \
+#name, kind, offsetof(gr_train_state, name), false \
+    }
+#define ERRORS(name, error)                                                                 \
+    {                                                                                       \
+        name, WHOLE, offsetof(gr_train_state, env_errors) + (error) * sizeof(int64_t), true \
     }
 static const struct {
     const char* name;
     kind kind;
     size_t offset;
+    bool later; /* older files have none: 0 */
 } fields[] = {
     FIELD(WHOLE, step),
     FIELD(WHOLE, updates),
@@ -48,8 +53,12 @@ static const struct {
     FIELD(BITS, config_hash),
     FIELD(BITS, weights_hash),
     FIELD(TEXT, arithmetic),
-    {"optimizer_step", WHOLE, offsetof(saved, optimizer_step)},
-    {"value_step", WHOLE, offsetof(saved, value_step)},
+    ERRORS("errors_timeout", GR_ENV_TIMEOUT),
+    ERRORS("errors_crash", GR_ENV_CRASH),
+    ERRORS("errors_protocol", GR_ENV_PROTOCOL),
+    ERRORS("errors_refused", GR_ENV_REFUSED),
+    {"optimizer_step", WHOLE, offsetof(saved, optimizer_step), false},
+    {"value_step", WHOLE, offsetof(saved, value_step), true},
 };
 
 static void print_field(FILE* f, int i, const saved* state)
@@ -131,7 +140,7 @@ gr_status gr_state_load(const char* folder, gr_train_state* s, int64_t* optimize
     gr_status st = gr_json_read(path, &object);
     for (int i = 0; i < GR_COUNT(fields) && st == GR_OK; i++) {
         const cJSON* item = cJSON_GetObjectItemCaseSensitive(object, fields[i].name);
-        if (item == NULL && fields[i].offset == offsetof(saved, value_step)) continue; /* older */
+        if (item == NULL && fields[i].later) continue;
         if (!parse_field(i, item, &state)) {
             st = GR_FAIL(GR_EDATA, "%s: `%s` is missing or no value of its kind", path,
                          fields[i].name);

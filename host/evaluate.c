@@ -35,6 +35,7 @@ static void count(const gr_tree* t, gr_eval_result* out, int64_t* solved)
     out->turns += t->turn[last];
     out->env_turns += t->env_turns;
     out->gen_tokens += t->gen_tokens;
+    out->errors += t->status[last] == GR_ERROR;
 }
 
 gr_status gr_evaluate(gr_run* run, gr_split split, int64_t tasks, int64_t samples,

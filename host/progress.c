@@ -167,6 +167,18 @@ static void read_first(gr_progress* p, const gr_run* run)
     (void)fclose(f);
 }
 
+/* "timeout 3, refused 1"; "" if the world lost nothing. */
+static void lost(char* text, size_t cap, const gr_train_state* s)
+{
+    int n = 0;
+    text[0] = 0;
+    for (int e = GR_ENV_OK + 1; e < GR_N_ENV_ERRORS && n < (int)cap; e++) {
+        if (s->env_errors[e] == 0) continue;
+        n += snprintf(text + n, cap - (size_t)n, "%s%s %lld", n > 0 ? ", " : "",
+                      gr_env_error_name((gr_env_error)e), (long long)s->env_errors[e]);
+    }
+}
+
 void gr_progress_end(gr_progress* p, const gr_run* run)
 {
     const gr_train_state* s = &run->state;
@@ -181,7 +193,11 @@ void gr_progress_end(gr_progress* p, const gr_run* run)
                                 {"success_first", p->first_success},
                                 {"success_last", p->last_success},
                                 {"success_greedy_first", p->first_greedy},
-                                {"success_greedy_last", p->last_greedy}};
+                                {"success_greedy_last", p->last_greedy},
+                                {"errors_timeout", (double)s->env_errors[GR_ENV_TIMEOUT]},
+                                {"errors_crash", (double)s->env_errors[GR_ENV_CRASH]},
+                                {"errors_protocol", (double)s->env_errors[GR_ENV_PROTOCOL]},
+                                {"errors_refused", (double)s->env_errors[GR_ENV_REFUSED]}};
         put_json(line_of, GR_COUNT(line_of));
         return;
     }
@@ -197,4 +213,7 @@ void gr_progress_end(gr_progress* p, const gr_run* run)
             "  steps %lld   environment turns %lld   tokens %lld   minutes %.1f\n",
             run->log.dir, before, after, run->config->eval.temperature, greedy_before, greedy_after,
             (long long)s->step, (long long)s->env_turns, (long long)s->gen_tokens, s->seconds / 60);
+    char errors[200];
+    lost(errors, sizeof errors, s);
+    if (errors[0] != 0) fprintf(stderr, "  trajectories lost by the world   %s\n", errors);
 }

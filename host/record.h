@@ -28,6 +28,7 @@ typedef struct gr_train_state {
     int64_t updates; /* optimizer steps done */
     int64_t env_turns, gen_tokens, prefill_tokens, scorer_calls, charged_turns;
     int64_t loss_tokens, loss_tokens_flat, discarded_tokens;
+    int64_t env_errors[GR_N_ENV_ERRORS]; /* trajectories lost while training, by class */
     int64_t skipped_in_a_row;
     int64_t next_task;       /* cursor into the stream of training tasks */
     double tokens_per_group; /* running estimate, for rollout.tokens_per_step */

@@ -44,7 +44,7 @@ static void count_ledger(gr_step* st, const gr_tree* t)
     st->env_turns += t->env_turns;
     st->gen_tokens += t->gen_tokens;
     st->scorer_calls += t->scorer_calls;
-    for (int e = 0; e < GR_N_ENV_ERRORS; e++) st->errors += t->env_errors[e];
+    for (int e = 0; e < GR_N_ENV_ERRORS; e++) st->errors[e] += t->env_errors[e];
 }
 
 static void count_nodes(gr_step* st, const gr_tree* t)
@@ -152,9 +152,23 @@ void gr_step_charge(gr_run* run, const gr_step* st)
     s->loss_tokens += st->loss_tokens;
     s->loss_tokens_flat += st->loss_tokens_flat;
     s->discarded_tokens += st->discarded_tokens;
+    for (int e = 0; e < GR_N_ENV_ERRORS; e++) s->env_errors[e] += st->errors[e];
 }
 
 static double ratio(double a, double b) { return b != 0 ? a / b : (double)NAN; }
+
+/* Trajectories that the world lost, as a share of all and by class. */
+static void metrics_of_errors(const gr_step* st, gr_metrics* m)
+{
+    char name[64];
+    int64_t all = 0;
+    for (int e = GR_ENV_OK + 1; e < GR_N_ENV_ERRORS; e++) {
+        (void)snprintf(name, sizeof name, "errors/%s", gr_env_error_name((gr_env_error)e));
+        gr_metrics_set(m, name, (double)st->errors[e]);
+        all += st->errors[e];
+    }
+    gr_metrics_set(m, "turns/error_frac", ratio((double)all, (double)(st->leaves + all)));
+}
 
 static void metrics_of_trees(const gr_step* st, gr_metrics* m)
 {
@@ -177,7 +191,7 @@ static void metrics_of_trees(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "turns/mean", ratio((double)st->depth, leaves));
     gr_metrics_set(m, "turns/max", (double)st->turns_max);
     gr_metrics_set(m, "turns/truncated_frac", ratio((double)st->truncated, leaves));
-    gr_metrics_set(m, "turns/error_frac", ratio((double)st->errors, leaves + (double)st->errors));
+    metrics_of_errors(st, m);
     gr_metrics_set(m, "turns/valid_action_frac", ratio((double)st->valid, (double)st->turns));
     if (st->plans == 0) return;
     gr_metrics_set(m, "plan/switch_frac", ratio((double)st->switches, (double)st->plans));

@@ -278,6 +278,7 @@ static gr_status evaluate(gr_run* run, gr_metrics* m)
     gr_metrics_set(m, "eval/success", r.success);
     gr_metrics_set(m, "eval/return", r.ret);
     gr_metrics_set(m, "eval/turns", r.turns);
+    gr_metrics_set(m, "eval/errors", (double)r.errors);
     if (run->state.best_step < 0 || r.success > run->state.best_success) {
         run->state.best_success = r.success;
         run->state.best_step = run->state.step;

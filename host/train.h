@@ -78,6 +78,7 @@ typedef struct gr_eval_result {
     double ret, turns;
     double pass_at_k[2]; /* k = 1, samples: unbiased estimates over tasks */
     int64_t env_turns, gen_tokens;
+    int64_t errors; /* episodes that the world lost; they count as failures */
 } gr_eval_result;
 /* Held-out tasks 0 .. tasks - 1, `samples` independent episodes each. */
 GR_MUST_CHECK gr_status gr_evaluate(gr_run* run, gr_split split, int64_t tasks, int64_t samples,

@@ -65,10 +65,10 @@ static void print(const options* o, const gr_eval_result* r)
         printf(
             "{\"tasks\": %lld, \"samples\": %lld, \"success\": %.6g, \"success_low\": %.6g, "
             "\"success_high\": %.6g, \"pass_at_1\": %.6g, \"pass_at_k\": %.6g, \"return\": %.6g, "
-            "\"turns\": %.6g, \"env_turns\": %lld, \"gen_tokens\": %lld}\n",
+            "\"turns\": %.6g, \"env_turns\": %lld, \"gen_tokens\": %lld, \"errors\": %lld}\n",
             (long long)r->tasks, (long long)r->samples, r->success, r->success_low, r->success_high,
             r->pass_at_k[0], r->pass_at_k[1], r->ret, r->turns, (long long)r->env_turns,
-            (long long)r->gen_tokens);
+            (long long)r->gen_tokens, (long long)r->errors);
         return;
     }
     printf("tasks     %lld x %lld episodes\n", (long long)r->tasks, (long long)r->samples);
@@ -79,6 +79,9 @@ static void print(const options* o, const gr_eval_result* r)
         printf("pass@%-4lld %.1f %%\n", (long long)r->samples, 100 * r->pass_at_k[1]);
     printf("return    %.4f\nturns     %.2f\ntokens    %lld\n", r->ret, r->turns,
            (long long)r->gen_tokens);
+    if (r->errors > 0)
+        printf("errors    %lld episodes lost by the world, counted as failures\n",
+               (long long)r->errors);
 }
 
 static gr_status eval(const options* o, gr_config* c, gr_run* run)
