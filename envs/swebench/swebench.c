@@ -4,10 +4,11 @@
  * is a fork of the sandbox and a copy of a small struct. A turn asks the sandbox for up to
  * three things in a row: the command, the hash of the tree, and, where that changed, what kind
  * of change it is. `submit` takes the difference to the base as the patch and grades it in
- * another, fresh sandbox. / */
+ * another, fresh sandbox. */
 #include "envs/swebench/swebench.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ static const gr_setting settings[] = {
     GR_SET_INT(S, max_turns, 1, 1000, 50, "turns of an episode"),
     GR_SET_INT(S, output, 200, 3500, 3000, "bytes of a command's output that are shown"),
     GR_SET_REAL(S, command_s, 0.1, 86400, 60, "seconds of a command"),
+    GR_SET_REAL(S, episode_s, 0.1, 1e6, 5400,
+                "seconds of an episode's commands; one that takes longer is lost as a timeout"),
     GR_SET_REAL(S, tests_s, 1, 86400, 300, "seconds of the tests that grade"),
     GR_SANDBOX_SETTINGS(S, sandbox),
 };
@@ -58,6 +61,7 @@ typedef struct episode {
     int64_t instance;
     stage stage;
     int turn;
+    double used_s;       /* by its commands, those before a fork included */
     uint64_t tree, base; /* hashes of the tree, now and at the start */
     /* what the signals need */
     bool opened, tested, edited, improved;
@@ -281,6 +285,7 @@ static const char diff_script[] =
 
 static void begin_command(swebench* w, int h, const char* command, int n)
 {
+    double left_s = w->s->episode_s - w->episode[h].used_s;
     const char* setup = w->s->setup;
     size_t n_setup = strlen(setup);
     char* script = malloc(n_setup + (size_t)n + 2);
@@ -289,7 +294,7 @@ static void begin_command(swebench* w, int h, const char* command, int n)
     script[n_setup] = '\n';
     memcpy(script + n_setup + 1, command, (size_t)n);
     script[n_setup + 1 + (size_t)n] = 0;
-    run(w, h, COMMAND, script, w->s->output, w->s->command_s);
+    run(w, h, COMMAND, script, w->s->output, fmin(w->s->command_s, left_s));
     free(script);
 }
 
@@ -329,14 +334,26 @@ static void finish_turn(swebench* w, int h)
     settle(w, h, GR_ENV_OK, o);
 }
 
+/* Whether the time of the episode has ended with this command. */
+static bool uses_up(const swebench* w, episode* e, const gr_sandbox_reply* r)
+{
+    double left_s = w->s->episode_s - e->used_s;
+    e->used_s += r->seconds;
+    return r->seconds >= left_s || (r->cause == GR_SANDBOX_TIME && left_s <= w->s->command_s);
+}
+
 static void on_command(swebench* w, int h, const gr_sandbox_reply* r)
 {
     episode* e = &w->episode[h];
     show_output(r, &w->pending[h]);
     if (r->code != 0 || r->cause != GR_SANDBOX_EXITED) e->bad[(e->turn - 1) % RECENT] = true;
     note_tests(e, r);
-    if (r->cause == GR_SANDBOX_DISK || r->cause == GR_SANDBOX_STUCK) {
-        settle(w, h, GR_ENV_REFUSED, NULL); /* the sandbox takes no more commands */
+    if (r->cause == GR_SANDBOX_STUCK || uses_up(w, e, r)) {
+        settle(w, h, GR_ENV_TIMEOUT, NULL);
+        return;
+    }
+    if (r->cause == GR_SANDBOX_DISK) { /* the sandbox takes no more commands */
+        settle(w, h, GR_ENV_REFUSED, NULL);
         return;
     }
     e->stage = HASH;
