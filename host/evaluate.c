@@ -11,13 +11,12 @@ void gr_wilson(double p, double n, double* low, double* high)
     const double z = 1.959963984540054;
     double centre = (p + z * z / (2 * n)) / (1 + z * z / n);
     double half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-    *low = fmax(centre - half, 0);
-    *high = fmin(centre + half, 1);
+    *low = p > 0 ? centre - half : 0; /* exact at the ends, where rounding leaves a rest */
+    *high = p < 1 ? centre + half : 1;
 }
 
-/* Probability that k draws without replacement out of n, c of them solved, hold a solved one: Chen et
- * al. 2021, arXiv:2107.03374, eq. 1. */
-static double pass_at(int64_t n, int64_t c, int64_t k)
+/* Chen et al. 2021, arXiv:2107.03374, eq. 1. */
+double gr_pass_at(int64_t n, int64_t c, int64_t k)
 {
     double miss = 1;
     if (n - c < k) return 1;
@@ -68,8 +67,8 @@ gr_status gr_evaluate(gr_run* run, gr_split split, int64_t tasks, int64_t sample
         for (int i = 0; i < n; i++) {
             count(&run->tree[i], out, &solved);
             if ((at + i + 1) % samples != 0) continue;
-            out->pass_at_k[0] += pass_at(samples, solved, 1);
-            out->pass_at_k[1] += pass_at(samples, solved, samples);
+            out->pass_at_k[0] += gr_pass_at(samples, solved, 1);
+            out->pass_at_k[1] += gr_pass_at(samples, solved, samples);
             solved = 0;
         }
     }

@@ -85,6 +85,8 @@ GR_MUST_CHECK gr_status gr_evaluate(gr_run* run, gr_split split, int64_t tasks, 
                                     const gr_sampling* sampling, gr_eval_result* out);
 /* Wilson interval of a proportion over n trials, 95 %. */
 void gr_wilson(double p, double n, double* low, double* high);
+/* Probability that k draws without replacement out of n, c of them solved, hold a solved one. */
+double gr_pass_at(int64_t n, int64_t c, int64_t k);
 
 /* Trains until steps or budget end, or until gr_train_stop was called; resumes from the run folder when
  * it holds a checkpoint and run.resume is set. Leaves a checkpoint and, at the end, `finished`. */
