@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "host/command/report_data.h"
@@ -100,19 +101,24 @@ static gr_status failed(const char* path)
     return GR_FAIL(GR_EIO, "%s: cannot write: %s", path, strerror(errno));
 }
 
-/* Written aside and renamed, so that a browser that reads again while a run goes on sees a whole page. */
+/* Written aside and renamed, so that a browser that reads again while a run goes on sees a whole page.
+ * A device, a pipe or a link keeps its name: it is written to as it is. */
 static gr_status report(const options* o)
 {
-    char* aside = NULL;
-    if (asprintf(&aside, "%s.part", o->out) < 0) return GR_FAIL(GR_ENOMEM, "out of memory");
-    FILE* page = fopen(aside, "we");
-    gr_status st = page != NULL ? put_page(o, page) : failed(aside);
+    struct stat there;
+    bool in_place = lstat(o->out, &there) == 0 && !S_ISREG(there.st_mode);
+    char* path = NULL;
+    if (asprintf(&path, "%s%s", o->out, in_place ? "" : ".part") < 0) {
+        return GR_FAIL(GR_ENOMEM, "out of memory");
+    }
+    FILE* page = fopen(path, "we");
+    gr_status st = page != NULL ? put_page(o, page) : failed(path);
     long bytes = page != NULL ? ftell(page) : 0;
-    if (page != NULL && st == GR_OK && (fflush(page) != 0 || ferror(page))) st = failed(aside);
-    if (page != NULL && fclose(page) != 0 && st == GR_OK) st = failed(aside);
-    if (st == GR_OK && rename(aside, o->out) != 0) st = failed(o->out);
-    if (st != GR_OK && page != NULL) (void)unlink(aside);
-    free(aside);
+    if (page != NULL && st == GR_OK && (fflush(page) != 0 || ferror(page))) st = failed(path);
+    if (page != NULL && fclose(page) != 0 && st == GR_OK) st = failed(path);
+    if (st == GR_OK && !in_place && rename(path, o->out) != 0) st = failed(o->out);
+    if (st != GR_OK && page != NULL && !in_place) (void)unlink(path);
+    free(path);
     if (st == GR_OK) printf("%s  %.2f MB\n", o->out, (double)bytes / 1e6);
     return st;
 }
