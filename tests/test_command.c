@@ -40,6 +40,31 @@ static int make_run(void** state)
                  "eval.every_share=0 log.quiet=true device.threads=1");
 }
 
+static void a_full_disk_under_the_output_is_said(void** state)
+{
+    (void)state;
+    static const char* const words[] = {"--version",
+                                        "--help",
+                                        "train --help",
+                                        "eval $S/r --tasks 2",
+                                        "inspect $S/r",
+                                        "eval $S/r --tasks 2 --json",
+                                        "generate $S/r -p P_ -t 4",
+                                        "report $S/r -o $S/page"};
+    for (int i = 0; i < GR_COUNT(words); i++) {
+        char full[100];
+        (void)snprintf(full, sizeof full, "%s >/dev/full", words[i]);
+        assert_int_equal(grove(words[i]), 0);
+        if (grove(full) != 1) fail_msg("%s", full);
+        assert_printed("err", "grove: standard output: cannot write: ");
+    }
+    /* who has read enough is no error */
+    assert_int_equal(shell("{ sleep 0.1; $GROVE train --help; echo $? >&2; } | true"), 0);
+    char* text = slurp(scratch, "err", NULL);
+    assert_string_equal(text, "0\n");
+    free(text);
+}
+
 /* A page goes into a device, a pipe or the target of a link; none of them is replaced by a file. */
 static void a_report_replaces_files_only(void** state)
 {
@@ -56,6 +81,7 @@ static void a_report_replaces_files_only(void** state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_disk_under_the_output_is_said),
         cmocka_unit_test(a_report_replaces_files_only),
     };
     return cmocka_run_group_tests(tests, make_run, remove_scratch);

@@ -1,6 +1,10 @@
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "envs/sandbox/sandbox.h"
 #include "host/command/command.h"
@@ -31,8 +35,26 @@ static int run(const gr_command* command, int argc, char** argv)
     return status;
 }
 
+/* True if nobody reads standard output any more, as under `| head`: that is no fault of ours. */
+static bool reader_left(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+/* At exit, --help included: what was printed has arrived, or the status says that it has not. */
+static void check_output(void)
+{
+    errno = 0;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || reader_left()) return;
+    const char* reason = errno != 0 ? strerror(errno) : "not all of it was taken";
+    fprintf(stderr, "grove: standard output: cannot write: %s\n", reason);
+    _exit(1);
+}
+
 int main(int argc, char** argv)
 {
+    (void)atexit(check_output);
     (void)signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error of the call */
     (void)signal(SIGXFSZ, SIG_IGN);
     argp_err_exit_status = 1;
