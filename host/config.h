@@ -134,5 +134,6 @@ char* gr_config_print(const gr_config* c);
 /* Hash of what decides the results of a run: everything but run.dir, run.name, run.resume, threads,
  * log, checkpoint.keep. A resume compares it. */
 uint64_t gr_config_hash(const gr_config* c);
+enum { GR_HELP_WIDTH = 98 }; /* columns of what the next function prints */
 /* All keys with ranges and units; section NULL: all sections. */
 void gr_config_help(const gr_config* c, const char* section, FILE* out);

@@ -140,8 +140,26 @@ static void print_default(char out[GR_VALUE_MAX], const gr_setting* s)
     }
 }
 
+/* `text` from column `at` on; what does not fit goes on under it, broken between words. */
+static void print_wrapped(const char* text, int at, FILE* out)
+{
+    const size_t room = (size_t)(GR_HELP_WIDTH - at);
+    size_t n;
+    for (; (n = strlen(text)) > room; text += n + 1) {
+        for (n = room; n > 0 && text[n] != ' ';) n--;
+        if (n == 0) n = strcspn(text, " ");
+        if (text[n] == 0) break;
+        fprintf(out, "%.*s\n%*s", (int)n, text, at, "");
+    }
+    fprintf(out, "%s\n", text);
+}
+
 static void print_block(const gr_block* b, FILE* out)
 {
+    enum {
+        INDENT = 6,
+        NARROW = 30
+    }; /* of a meaning below its setting; too little room beside it */
     char range[128], def[GR_VALUE_MAX];
     int wide_key = 0, wide_range = 0, wide_def = 0;
     for (int k = 0; k < b->n_settings; k++) {
@@ -151,6 +169,8 @@ static void print_block(const gr_block* b, FILE* out)
         wide_range = GR_MAX(wide_range, (int)strlen(range));
         wide_def = GR_MAX(wide_def, (int)strlen(def));
     }
+    int at = (int)strlen("  .      ") + (int)strlen(b->name) + wide_key + wide_range + wide_def;
+    bool below = at + NARROW > GR_HELP_WIDTH;
     fprintf(out, "\n%s", b->name);
     if (b->active_when != NULL) fprintf(out, " (acts when %s)", b->active_when);
     fputc('\n', out);
@@ -158,8 +178,12 @@ static void print_block(const gr_block* b, FILE* out)
         const gr_setting* s = &b->setting[k];
         print_range(range, s);
         print_default(def, s);
-        fprintf(out, "  %s.%-*s  %-*s  %-*s  %s\n", b->name, wide_key, s->key, wide_range, range,
-                wide_def, def, s->help);
+        fprintf(out, "  %s.%-*s  %-*s  ", b->name, wide_key, s->key, wide_range, range);
+        if (below)
+            fprintf(out, "%s\n%*s", def, INDENT, "");
+        else
+            fprintf(out, "%-*s  ", wide_def, def);
+        print_wrapped(s->help, below ? INDENT : at, out);
     }
 }
 

@@ -2,6 +2,9 @@
  * the built `grove` (GROVE_BIN). */
 #include "tests/disk.h"
 
+static const char* const names[] = {"train",  "eval",   "generate", "inspect",
+                                    "report", "replay", "export",   "sandbox"};
+
 /* Exit status of a line of the shell, which knows $GROVE and the scratch as $S; what it prints is in
  * the files out and err there. */
 static int shell(const char* line)
@@ -38,6 +41,31 @@ static int make_run(void** state)
                  "rollout.groups_per_step=2 warmstart.steps=2 warmstart.batch=4 model.layers=1 "
                  "model.width=16 model.heads=1 model.kv_heads=1 model.mlp=24 eval.tasks=3 "
                  "eval.every_share=0 log.quiet=true device.threads=1");
+}
+
+/* Lines fit the width, and what goes on in the next line is indented under its setting. */
+static void help_is_a_table(void** state)
+{
+    (void)state;
+    for (int i = 0; i < GR_COUNT(names); i++) {
+        char words[64];
+        (void)snprintf(words, sizeof words, "%s --help", names[i]);
+        assert_int_equal(grove(words), 0);
+        char* text = slurp(scratch, "out", NULL);
+        assert_non_null(text);
+        char* settings = strstr(text, "\nSettings, as");
+        int rows = 0, lines = 0;
+        for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
+            if (strlen(line) > 100) fail_msg("%s: %s", words, line);
+            if (settings == NULL || line <= settings + 1) continue;
+            size_t name = strspn(line, "abcdefghijklmnopqrstuvwxyz_");
+            bool block = name > 0 && (line[name] == 0 || strncmp(line + name, " (acts", 6) == 0);
+            if (!block && strncmp(line, "  ", 2) != 0) fail_msg("%s: %s", words, line);
+            rows++;
+        }
+        assert_true(lines > 5 && (settings == NULL || rows > 10));
+        free(text);
+    }
 }
 
 static void a_full_disk_under_the_output_is_said(void** state)
@@ -81,6 +109,7 @@ static void a_report_replaces_files_only(void** state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_is_a_table),
         cmocka_unit_test(a_full_disk_under_the_output_is_said),
         cmocka_unit_test(a_report_replaces_files_only),
     };

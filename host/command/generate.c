@@ -63,17 +63,18 @@ static error_t parse(int key, char* arg, struct argp_state* state)
     }
 }
 
-static const struct argp argp = {option_list,
-                                 parse,
-                                 "RUN|CHECKPOINT [section.key=value ...]",
-                                 "Continues a prompt with the model of a checkpoint.\v"
-                                 "Examples:\n"
-                                 "  printf 'P__H\\n____\\n_H__\\n___G\\n' | grove generate "
-                                 "runs/frozenlake_patr -p - --samples 4\n"
-                                 "  grove generate runs/frozenlake_patr -p 'P_\\n_G' --greedy\n",
-                                 NULL,
-                                 gr_command_help,
-                                 NULL};
+static const struct argp argp = {
+    option_list,
+    parse,
+    "RUN|CHECKPOINT [section.key=value ...]",
+    "Continues a prompt with the model of a checkpoint.\v"
+    "Examples:\n"
+    "  printf 'P__H\\n____\\n_H__\\n___G\\n' | grove generate runs/frozenlake_patr -p - "
+    "--samples 4\n"
+    "  grove generate runs/frozenlake_patr -p $'P_\\n_G\\n' --greedy\n",
+    NULL,
+    gr_command_help,
+    NULL};
 
 static gr_status read_prompt(const options* o, char* text, size_t cap, int* n)
 {

@@ -55,6 +55,7 @@ static void check_output(void)
 int main(int argc, char** argv)
 {
     (void)atexit(check_output);
+    (void)setenv("ARGP_HELP_FMT", "rmargin=100", 0); /* argp leaves the table of settings alone */
     (void)signal(SIGPIPE, SIG_IGN); /* a closed pipe or a full disk is an error of the call */
     (void)signal(SIGXFSZ, SIG_IGN);
     argp_err_exit_status = 1;
