@@ -262,9 +262,9 @@ void gr_step_metrics(const gr_run* run, const gr_step* st, gr_metrics* m)
 gr_status gr_step_write_aside(gr_run* run, int n_members)
 {
     gr_run_log aside = run->log;
-    char path[sizeof run->log.dir + 32];
+    char path[sizeof run->log.dir + 48];
     (void)snprintf(path, sizeof path, "%s/skipped-%06lld.jsonl", run->log.dir,
-                   (long long)run->state.step);
+                   (long long)run->state.step + 1); /* the step in progress, as in the tree log */
     aside.trees = fopen(path, "ae");
     if (aside.trees == NULL) return GR_FAIL(GR_EIO, "%s: %s", path, strerror(errno));
     gr_status st = GR_OK;
@@ -273,6 +273,6 @@ gr_status gr_step_write_aside(gr_run* run, int n_members)
     }
     if (fclose(aside.trees) != 0 && st == GR_OK) st = GR_FAIL(GR_EIO, "%s: write failed", path);
     gr_log("warning: step %lld: loss or gradient not finite; update left out, batch in %s",
-           (long long)run->state.step, path);
+           (long long)run->state.step + 1, path);
     return st;
 }

@@ -226,7 +226,7 @@ static gr_status update_minibatch(gr_run* run, gr_step* st, int n, bool first)
         return GR_FAIL(GR_EDATA,
                        "step %lld: loss or gradient not finite %lld times in a row "
                        "(optimizer.max_skipped)",
-                       (long long)run->state.step, (long long)run->state.skipped_in_a_row);
+                       (long long)run->state.step + 1, (long long)run->state.skipped_in_a_row);
     }
     return GR_OK;
 }
