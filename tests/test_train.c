@@ -192,11 +192,7 @@ static void same_run_on_any_threads_and_batches(void** state)
     assert_same_run("reference", "one_thread");
     const char* const narrow[] = {"device.threads=2", "rollout.max_live=3", "rollout.max_rows=16"};
     assert_int_equal(train("narrow", 3, narrow), 0);
-    /* max_live and max_rows are settings of the run, so only what they may not change is compared */
-    char *a = metrics_of("reference"), *b = metrics_of("narrow");
-    assert_string_equal(a, b);
-    free(a);
-    free(b);
+    assert_same_run("reference", "narrow");
 }
 
 static void killed_anywhere_it_resumes_bit_for_bit(void** state)
@@ -278,6 +274,131 @@ static void sigterm_leaves_a_checkpoint_to_go_on_from(void** state)
         if (again != 0) assert_true(stderr_has("finished"));
         assert_same_run("reference", dir);
     }
+}
+
+/* `key` in the last line of metrics.jsonl that has a number there; `none`: no line has. */
+static double last_metric(const char* dir, const char* key, double none)
+{
+    char* text = slurp(dir, "/t/metrics.jsonl");
+    for (char* line = text != NULL ? strtok(text, "\n") : NULL; line != NULL;
+         line = strtok(NULL, "\n")) {
+        cJSON* o = cJSON_Parse(line); /* NULL: a line that is being written */
+        const cJSON* x = cJSON_GetObjectItem(o, key);
+        if (cJSON_IsNumber(x)) none = x->valuedouble;
+        cJSON_Delete(o);
+    }
+    free(text);
+    return none;
+}
+
+/* A run without end or regular checkpoints: what it can go on from, the signal has made. */
+static void signals_end_the_step_with_a_checkpoint(void** state)
+{
+    (void)state;
+    const char* more[] = {"run.steps=1000000", "checkpoint.every=0", "eval.every=0"};
+    double step = 0;
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = start_train(NULL, "endless", GR_COUNT(more), more);
+        while (last_metric("endless", "step", 0) < step + 2 && waitpid(pid, NULL, WNOHANG) == 0) {
+            (void)usleep(2000);
+        }
+        (void)kill(pid, i % 2 == 0 ? SIGINT : SIGTERM);
+        assert_int_equal(finish(pid), 0);
+        char file[80];
+        double after = last_metric("endless", "step", 0);
+        assert_true(after >= step + 2);
+        (void)snprintf(file, sizeof file, "/t/checkpoints/%06.0f/complete", after);
+        char* complete = slurp("endless", file);
+        assert_non_null(complete);
+        free(complete);
+        assert_null(slurp("endless", "/t/finished"));
+        step = after;
+    }
+}
+
+/* The first step that reaches a budget is the last one. */
+static void budgets_end_a_run(void** state)
+{
+    (void)state;
+    static const char* const budget[][2] = {{"budget.turns=400", "budget/charged_turns"},
+                                            {"budget.tokens=2500", "budget/gen_tokens"}};
+    for (int i = 0; i < GR_COUNT(budget); i++) {
+        char dir[32];
+        (void)snprintf(dir, sizeof dir, "budget%d", i);
+        const char* more[] = {budget[i][0], "run.steps=0", "eval.every=0"};
+        const double limit = strtod(strchr(budget[i][0], '=') + 1, NULL);
+        assert_int_equal(train(dir, GR_COUNT(more), more), 0);
+        char* text = slurp(dir, "/t/metrics.jsonl");
+        int lines = 0;
+        double spent = 0;
+        for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+            cJSON* o = cJSON_Parse(line);
+            assert_true(spent < limit); /* by the line before */
+            const cJSON* x = cJSON_GetObjectItem(o, budget[i][1]);
+            if (x != NULL) {
+                assert_true(x->valuedouble > spent); /* a ledger never goes back */
+                spent = x->valuedouble;
+            }
+            cJSON_Delete(o);
+            lines++;
+        }
+        assert_true(spent >= limit && lines > 3);
+        free(text);
+    }
+}
+
+/* Groups in trees.jsonl: by attempt, idle ones, and those with more leaves than first branches. */
+typedef struct groups {
+    int attempt[4], idle, grown, n;
+} groups;
+
+static groups groups_of(const char* dir)
+{
+    groups g = {0};
+    char* text = slurp(dir, "/t/trees.jsonl");
+    assert_non_null(text);
+    for (char* line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), g.n++) {
+        cJSON* o = cJSON_Parse(line);
+        int attempt = (int)cJSON_GetObjectItem(o, "attempt")->valuedouble;
+        assert_in_range(attempt, 0, 3);
+        g.attempt[attempt]++;
+        const cJSON* first = cJSON_GetObjectItem(o, "nodes")->child;
+        g.grown += cJSON_GetObjectItem(first, "leaves")->valuedouble > 4;
+        g.idle += cJSON_GetObjectItem(first, "a_pos")->valuedouble == 0;
+        cJSON_Delete(o);
+    }
+    free(text);
+    return g;
+}
+
+/* Resampled groups are other tasks, extended ones get more branches; both end after refill_max
+ * tries, and what was thrown away stays in the ledger. */
+static void idle_groups_are_refilled_as_asked(void** state)
+{
+    (void)state;
+    const char* more[] = {"rollout.strategy=flat", "eval.tasks=0", "rollout.refill=none"};
+    assert_int_equal(train("refill_none", 3, more), 0);
+    const groups none = groups_of("refill_none");
+    assert_true(none.attempt[0] == none.n && none.grown == 0 && none.idle > 0);
+    const double paid = last_metric("refill_none", "budget/gen_tokens", 0);
+
+    const char* again[] = {"rollout.strategy=flat", "eval.tasks=0", "rollout.refill=resample",
+                           "rollout.refill_max=3"};
+    assert_int_equal(train("refill_resample", 4, again), 0);
+    const groups resampled = groups_of("refill_resample");
+    assert_int_equal(resampled.n, none.n);
+    assert_true(resampled.attempt[0] < none.n && resampled.idle < none.idle);
+    assert_int_equal(resampled.grown, 0);
+    assert_true(last_metric("refill_resample", "budget/gen_tokens", 0) > paid);
+    assert_true(last_metric("refill_resample", "budget/discarded_tokens", 0) >
+                last_metric("refill_none", "budget/discarded_tokens", 0));
+
+    again[2] = "rollout.refill=extend";
+    assert_int_equal(train("refill_extend", 4, again), 0);
+    const groups extended = groups_of("refill_extend");
+    assert_int_equal(extended.n, none.n);
+    assert_true(extended.attempt[0] == none.n && extended.idle < none.idle);
+    assert_true(extended.grown > 0);
 }
 
 static void the_closing_table_starts_with_the_run(void** state)
@@ -603,6 +724,9 @@ int main(void)
         cmocka_unit_test(inspect_names_a_damaged_line),
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
+        cmocka_unit_test(signals_end_the_step_with_a_checkpoint),
+        cmocka_unit_test(budgets_end_a_run),
+        cmocka_unit_test(idle_groups_are_refilled_as_asked),
         cmocka_unit_test(killed_anywhere_it_resumes_bit_for_bit),
         cmocka_unit_test(a_value_model_resumes_bit_for_bit),
         cmocka_unit_test(a_run_that_diverges_says_so),
