@@ -253,6 +253,7 @@ static void observe(const gr_lake_settings* s, const gr_lake* lake, double rewar
     out->signal[1] = (1 - gr_lake_hazard(&lake->map, lake->cell)) *
                      gr_lake_novelty(lake->trail, lake->turn, (int)s->novelty_window);
     out->signal[2] = GR_MIN(GR_MAX(lake->reward_sum, 0), 1);
+    out->signal[3] = lake->map.distance[lake->cell];
     out->hash = hash(lake);
 }
 
@@ -289,8 +290,8 @@ static void lake_fork(void* self, void* dst, const void* src, uint64_t key)
 const gr_world gr_world_frozenlake = {
     .name = "frozenlake",
     .block = &block,
-    .signal = {"progress", "safe_novelty", "reward"},
-    .n_signals = 3,
+    .signal = {"progress", "safe_novelty", "reward", "distance"},
+    .n_signals = 4,
     .prompt = "",
     .stop = "\n",
     .action_cap = GR_LAKE_ACTION_CAP,

@@ -154,6 +154,7 @@ static void observe(const gr_lake_settings* s, const gr_keydoor* k, double rewar
                      gr_lake_novelty(lake->trail, lake->turn, (int)s->novelty_window);
     out->signal[2] = GR_MIN(GR_MAX(lake->reward_sum, 0), 1);
     out->signal[3] = k->has_key;
+    out->signal[4] = gr_keydoor_way(k);
     out->hash = hash(k);
 }
 
@@ -205,8 +206,8 @@ static int keydoor_subgoal(void* self, const void* state, char* text, int cap)
 const gr_world gr_world_keydoor = {
     .name = "keydoor",
     .block = &block,
-    .signal = {"progress", "safe_novelty", "reward", "key"},
-    .n_signals = 4,
+    .signal = {"progress", "safe_novelty", "reward", "key", "distance"},
+    .n_signals = 5,
     .prompt = "",
     .stop = "\n",
     .action_cap = GR_LAKE_ACTION_CAP,

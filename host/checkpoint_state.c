@@ -17,14 +17,12 @@ typedef struct saved {
     int64_t optimizer_step, value_step;
 } saved;
 
-#define FIELD(kind, name)                                  \
-    {                                                      \
-#name, kind, offsetof(gr_train_state, name), false \
-    }
-#define ERRORS(name, error)                                                                 \
-    {                                                                                       \
-        name, WHOLE, offsetof(gr_train_state, env_errors) + (error) * sizeof(int64_t), true \
-    }
+// clang-format off
+#define FIELD(kind, name) {#name, kind, offsetof(gr_train_state, name), false}
+#define LATER(kind, name) {#name, kind, offsetof(gr_train_state, name), true}
+#define ERRORS(name, e) \
+    {name, WHOLE, offsetof(gr_train_state, env_errors) + (e) * sizeof(int64_t), true}
+// clang-format on
 static const struct {
     const char* name;
     kind kind;
@@ -35,6 +33,7 @@ static const struct {
     FIELD(WHOLE, updates),
     FIELD(WHOLE, env_turns),
     FIELD(WHOLE, gen_tokens),
+    LATER(WHOLE, refiner_tokens),
     FIELD(WHOLE, prefill_tokens),
     FIELD(WHOLE, scorer_calls),
     FIELD(WHOLE, charged_turns),

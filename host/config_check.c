@@ -24,6 +24,10 @@ static const struct {
     {"rollout", "refill_max", "!rollout.refill=none"},
     {"optimizer", "final_ratio", "!optimizer.schedule=constant"},
     {"hiper", hierarchy, "advantage.estimator=hae"},
+    {"proceed", "told", "proceed.refiner=policy"},
+    {"proceed", "ratio|mask", "proceed.loss=surrogate"},
+    {"proceed", "mu", "proceed.loss=sft"},
+    {"proceed", "phi_scale", "proceed.weight=phi"},
     {"value", "coef", "value.backbone=shared"},
     {"warmstart", "steps|load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},
@@ -119,6 +123,10 @@ static gr_status check_rollout(const gr_config* c)
         return GR_FAIL(GR_EARG,
                        "advantage.estimator = hae needs rollout.interface = hiper: it gives "
                        "credit to switches, subgoals and actions");
+    }
+    if (strcmp(r->strategy, "proceed") == 0 && r->interface != GR_INTERFACE_PLAIN) {
+        return GR_FAIL(GR_EARG, "rollout.strategy = proceed needs rollout.interface = plain: a "
+                                "step that is made again is a plain action");
     }
     if (r->max_tree_turns > 0 && r->max_tree_turns < r->group) {
         return GR_FAIL(GR_EARG,

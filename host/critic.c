@@ -87,7 +87,8 @@ gr_status gr_critic_answer(gr_critic* c, gr_objective* policy, const gr_pack* pa
         if (b->n_rows > 0 || c->reader == policy) {
             GR_TRY(gr_objective_read(policy, b, temperature));
         }
-        if (c->reader != policy) GR_TRY(gr_objective_read(c->reader, b, temperature));
+        if (c->n_heads > 0 && c->reader != policy)
+            GR_TRY(gr_objective_read(c->reader, b, temperature));
         for (int k = 0; k < b->n_values; k++) (*read++)->value = b->value_old[k];
         for (int k = 0; k < b->n_rows; k++) (*probe++)->logp = b->old_logp[k];
     }

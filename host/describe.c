@@ -24,6 +24,29 @@ static const char* aggregation(int a)
     return text[a];
 }
 
+static void demonstrations(const gr_run* run)
+{
+    static const char* const left_out[] = {"none is left out", "those of failed paths are left out",
+                                           "those of paths without advantage are left out"};
+    const gr_proceed_settings* s = run->demos.s;
+    if (s == NULL) return;
+    gr_log("critic     %s judges each step in %.3g of a group's branches; level %lld and below is",
+           run->config->scorer.name, s->share, (long long)s->threshold);
+    gr_log("           taken back and made again by the %s, %lld time%s at most",
+           s->refiner == GR_REFINER_EXPERT ? "world's demonstrator" : "policy", (long long)s->tries,
+           s->tries > 1 ? "s" : "");
+    if (s->loss == GR_DEMO_SFT) {
+        gr_log("           + %.3g x -log p of steps made again on paths that succeed, the policy's "
+               "loss %.3g times",
+               s->mu, 1 - s->mu);
+    } else {
+        gr_log("           steps made again are trained in their path's own context, ratio %s;",
+               s->ratio == GR_RATIO_ONE ? "1" : "to the policy before the step");
+        gr_log("           %s", left_out[s->mask]);
+    }
+    if (s->weight == GR_PHI) gr_log("           their tokens weigh %.3g p (1 - p)", s->phi_scale);
+}
+
 static void objective(const gr_run* run)
 {
     const gr_config* c = run->config;
@@ -100,6 +123,7 @@ void gr_run_describe(const gr_run* run)
     if (run->mode == GR_RUN_TRAIN) {
         sampling(run);
         objective(run);
+        demonstrations(run);
     }
     memory(run);
 }

@@ -37,6 +37,7 @@ struct gr_pack_scratch {
     int64_t n_tokens, token_cap;
     int32_t *src, *target;
     double *old_logp, *ref_logp, *a_pos, *a_neg, *w;
+    bool* demo;
     int64_t n_rows, row_cap;
     int32_t *value_src, *value_head;
     double *value_target, *value_weight, *value_old;
@@ -65,6 +66,16 @@ static int64_t trained_tokens(const gr_credit* c, int leaf)
 {
     int64_t n = 0;
     for (int i = leaf; i > 0; i = c->tree->parent[i]) n += gr_credit_n_trained(c, i);
+    return n;
+}
+
+/* Those of them that the leaf does not train after all. */
+static int64_t masked_tokens(const gr_credit* c, int l)
+{
+    int64_t n = 0;
+    for (int i = c->leaf[l]; i > 0; i = c->tree->parent[i]) {
+        if (gr_credit_masked(c, l, i)) n += gr_credit_n_trained(c, i);
+    }
     return n;
 }
 
@@ -175,7 +186,7 @@ static void sum_leaves(packer* k, int begin, int end)
         double w = leaf_weight(k->loss, k->d, c->split[l], tokens);
         for (int i = c->leaf[l]; i > 0; i = t->parent[i]) {
             sum[i].n_leaves++;
-            if (l < begin || l >= end) continue;
+            if (l < begin || l >= end || gr_credit_masked(c, l, i)) continue;
             add_leaf(&sum[i], w, k->by_token ? 0 : gr_credit_at(c, l, i));
             if (k->by_token) add_tokens(k, l, i, w);
         }
@@ -258,6 +269,8 @@ static void reserve_rows(struct gr_pack_scratch* s, int64_t n)
         cap = s->row_cap;
         *reals[i] = gr_array_reserve(*reals[i], &cap, n, sizeof **reals[i]);
     }
+    cap = s->row_cap;
+    s->demo = gr_array_reserve(s->demo, &cap, n, sizeof *s->demo);
     s->row_cap = cap;
 }
 
@@ -277,6 +290,7 @@ static void write_row(packer* k, const open_node* o, int before, int i, int32_t 
     s->a_pos[u] = sum->a_pos;
     s->a_neg[u] = sum->a_neg;
     s->w[u] = sum->w;
+    s->demo[u] = k->c->tree->kind[o->node] == GR_DEMO;
     last_piece(k)->n_rows++;
 }
 
@@ -493,6 +507,7 @@ static void finish(packer* k)
         b->a_pos = s->a_pos + row;
         b->a_neg = s->a_neg + row;
         b->w = s->w + row;
+        b->demo = s->demo + row;
         b->value_src = s->value_src + value;
         b->value_head = s->value_head + value;
         b->value_target = s->value_target + value;
@@ -517,7 +532,7 @@ static gr_status pack_all(gr_pack* p, const gr_credit* const* credit, int n,
         k.by_token = gr_credit_by_token(c);
         link_children(k.s, c->tree);
         for (int l = 0; l < c->n_leaves; l++) {
-            int64_t trained = trained_tokens(c, c->leaf[l]);
+            int64_t trained = trained_tokens(c, c->leaf[l]) - masked_tokens(c, l);
             p->trained_flat += trained;
             if (trained > 0) p->tokens_flat += gr_tree_path_length(c->tree, c->leaf[l]);
         }
@@ -538,7 +553,7 @@ gr_status gr_pack_ask(gr_pack* p, gr_credit* credit, int n, int max_tokens)
     GR_TRY(begin(&k));
     for (int i = 0; i < n; i++) {
         k.c = k.asking = &credit[i];
-        if (credit[i].n_heads == 0) continue;
+        if (credit[i].n_heads == 0 && credit[i].n_probes == 0) continue;
         link_children(k.s, credit[i].tree);
         link_values(&k, 0, credit[i].n_leaves);
         GR_TRY(pack_tree(&k, credit[i].tree));
@@ -564,11 +579,11 @@ void gr_pack_free(gr_pack* p)
     struct gr_pack_scratch* s = p->scratch;
     if (s != NULL) {
         void* all[] = {
-            s->token,       s->position,   s->subtree_end,  s->src,          s->target,
-            s->old_logp,    s->ref_logp,   s->a_pos,        s->a_neg,        s->w,
-            s->sum,         s->first,      s->next,         s->path,         s->token_sum,
-            s->value_src,   s->value_head, s->value_target, s->value_weight, s->value_old,
-            s->first_value, s->next_value, s->first_probe,  s->next_probe};
+            s->token,     s->position,    s->subtree_end, s->src,          s->target,
+            s->old_logp,  s->ref_logp,    s->a_pos,       s->a_neg,        s->w,
+            s->sum,       s->first,       s->next,        s->path,         s->token_sum,
+            s->demo,      s->value_src,   s->value_head,  s->value_target, s->value_weight,
+            s->value_old, s->first_value, s->next_value,  s->first_probe,  s->next_probe};
         for (int i = 0; i < GR_COUNT(all); i++) free(all[i]);
     }
     free(s);

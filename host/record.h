@@ -27,6 +27,7 @@ typedef struct gr_train_state {
     int64_t step;    /* steps done */
     int64_t updates; /* optimizer steps done */
     int64_t env_turns, gen_tokens, prefill_tokens, scorer_calls, charged_turns;
+    int64_t refiner_tokens; /* of gen_tokens: steps that were made again */
     int64_t loss_tokens, loss_tokens_flat, discarded_tokens;
     int64_t env_errors[GR_N_ENV_ERRORS]; /* trajectories lost while training, by class */
     int64_t skipped_in_a_row;
@@ -102,6 +103,8 @@ GR_MUST_CHECK gr_status gr_metrics_write(gr_run_log* log, int64_t step, const gr
  * branch, ordinal, kind, status, action, observation, score, reward, success, stepped, valid, train,
  * signals, advantage (of all its trained tokens the mean; null where leaves below differ), leaves below
  * with the sums a_pos and a_neg of their positive and negative advantages, action tokens and log-probs,
- * observation tokens, uid as hex. */
+ * observation tokens, uid as hex. A judged step has the critic's words (critique); one that was made
+ * again the attempt it answers (about), where its log-probs are from, and the tokens that stood
+ * behind that attempt's action when it was sampled (told). */
 GR_MUST_CHECK gr_status gr_tree_log_write(gr_run_log* log, const gr_credit* c,
                                           const gr_world* world);

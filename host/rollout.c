@@ -1,54 +1,19 @@
-/* rollout.c - grows the trees of one step.
+/* rollout.c - grows the trees of one step: the loop, turns and rounds.
  *
  * One loop serves all trees: finished actions go to the world, the world's answers close turns, the
  * strategy says how each branch goes on, and open branches ask the engine for their next action. A
  * tree's branches advance independently between two rounds of its strategy; a round happens when none
  * of its branches is running. Completion order inside a round depends on the batch, so nodes are put
  * into canonical order before anything reads their numbers. */
-#include "host/rollout.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_ENV = 0x656e76, KEY_ROUND = 0x726f756e64, KEY_SCORE = 0x73636f7265 };
+#include "host/rollout_state.h"
+
+enum { KEY_ROUND = 0x726f756e64, KEY_SCORE = 0x73636f7265 };
 
 #define DECISIONS 256
-#define TEXT_MAX  GR_OBS_MAX
-
-typedef enum stage { STAGE_WAITING, STAGE_RESET, STAGE_GROWING, STAGE_DONE } stage;
-
-/* One tree while it grows. */
-typedef struct grower {
-    gr_tree* tree;
-    const gr_rollout_task* task;
-    stage stage;
-    int running; /* branches that are sampling or stepping */
-    int round;
-} grower;
-
-struct gr_rollout {
-    gr_engine* engine; /* borrowed */
-    gr_envs* envs;     /* borrowed */
-    uint64_t seed;
-    gr_rollout_times times;
-    const char* volatile phase;
-    /* of the run in progress */
-    const gr_rollout_settings* s;
-    int horizon;
-    grower* grower;
-    int64_t grower_cap;
-    int32_t* path;
-    int64_t path_cap;
-    double* score;
-    int64_t score_cap;
-    int32_t* node;
-    int64_t node_cap;
-    uint64_t* uid;
-    int64_t uid_cap;
-    gr_dialog dialog;
-    char text[TEXT_MAX], shown[TEXT_MAX * 2];
-};
 
 gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, uint64_t run_seed)
 {
@@ -70,6 +35,7 @@ void gr_rollout_close(gr_rollout* r)
     free(r->score);
     free(r->node);
     free(r->uid);
+    free(r->unsampled);
     gr_dialog_free(&r->dialog);
     free(r);
 }
@@ -85,21 +51,20 @@ uint64_t gr_rollout_key(uint64_t run_seed, gr_purpose purpose, const gr_rollout_
     return gr_key_join(key, (uint64_t)task->attempt);
 }
 
-/* Tags name the tree and the node that an answer belongs to. */
-static uint64_t tag_of(const gr_rollout* r, const grower* g, int node)
+uint64_t gr_rollout_tag(const gr_rollout* r, const grower* g, int node)
 {
     return (uint64_t)(g - r->grower) << 32 | (uint32_t)node;
 }
 static grower* tag_grower(const gr_rollout* r, uint64_t tag) { return &r->grower[tag >> 32]; }
 static int tag_node(uint64_t tag) { return (int)(uint32_t)tag; }
 
-static int path_of(gr_rollout* r, const gr_tree* t, int node)
+int gr_rollout_path(gr_rollout* r, const gr_tree* t, int node, int more)
 {
-    GR_RESERVE(r->path, r->path_cap, gr_tree_path_length(t, node));
+    GR_RESERVE(r->path, r->path_cap, gr_tree_path_length(t, node) + more);
     return gr_tree_path_tokens(t, node, r->path, (int)r->path_cap);
 }
 
-static void release(gr_rollout* r, gr_tree* t, int node)
+void gr_rollout_release(gr_rollout* r, gr_tree* t, int node)
 {
     if (t->env[node] >= 0) gr_envs_free(r->envs, t->env[node]);
     if (t->seq[node] >= 0) gr_engine_free_seq(r->engine, t->seq[node]);
@@ -108,8 +73,9 @@ static void release(gr_rollout* r, gr_tree* t, int node)
 
 static bool keeps(const gr_rollout* r, const gr_tree* t, int node)
 {
-    return t->status[node] == GR_OPEN || t->status[node] == GR_ACTING ||
-           (t->status[node] == GR_INNER && (r->s->strategy->keeps_states || node == 0));
+    if (t->status[node] == GR_OPEN || t->status[node] == GR_ACTING) return true;
+    if (t->status[node] != GR_INNER) return false;
+    return r->s->strategy->keeps_states || node == 0 || gr_rollout_may_rewind(r, t, node);
 }
 
 /* ---- a branch's turn: act, step, answer ------------------------------------------------------------ */
@@ -135,9 +101,9 @@ static void branch_out(gr_rollout* r, grower* g, int node, int k, int branch)
     if (t->seq[node] < 0) t->seq[node] = gr_engine_open_seq(r->engine);
     GR_ASSERT(t->seq[node] >= 0, "no KV sequence is left");
     g->running += made;
-    int n_context = path_of(r, t, node); /* may move r->path */
+    int n_context = gr_rollout_path(r, t, node, 0); /* may move r->path */
     gr_request request = {
-        .tag = tag_of(r, g, first),
+        .tag = gr_rollout_tag(r, g, first),
         .seq = t->seq[node],
         .n_context = n_context,
         .context = r->path,
@@ -186,6 +152,16 @@ static const char* shown_of(gr_rollout* r, const gr_tree* t, int node, const gr_
     return r->shown;
 }
 
+void gr_rollout_act(gr_rollout* r, grower* g, int node)
+{
+    const gr_tree* t = g->tree;
+    const gr_world* world = gr_envs_world(r->envs);
+    int n = gr_dialog_hear(&r->dialog, world, gr_rollout_stop(r->s, world),
+                           t->token + t->token_begin[node], t->n_action[node], r->text, TEXT_MAX);
+    const char* action = action_of(r, &n);
+    gr_envs_step(r->envs, t->env[node], action, n, gr_rollout_tag(r, g, node));
+}
+
 static void on_action(gr_rollout* r, const gr_reply* a)
 {
     grower* g = tag_grower(r, a->tag);
@@ -195,16 +171,14 @@ static void on_action(gr_rollout* r, const gr_reply* a)
     gr_tree_set_action(t, node, a->token, a->logp, a->n_tokens, a->version);
     t->seq[node] = a->seq;
     t->gen_tokens += a->n_tokens;
-    if (!keeps(r, t, parent)) release(r, t, parent);
+    if (t->kind[node] == GR_DEMO) gr_rollout_on_refined(r, t, node);
+    if (!keeps(r, t, parent)) gr_rollout_release(r, t, parent);
+    if (t->parent[parent] >= 0) gr_rollout_settle(r, t, parent);
     if (a->cause == GR_STOP_CONTEXT || (a->cause == GR_STOP_CAP && r->s->on_cap == GR_ON_CAP_END)) {
         end_branch(g, node, GR_TRUNCATED);
         return;
     }
-    const gr_world* world = gr_envs_world(r->envs);
-    int n = gr_dialog_hear(&r->dialog, world, gr_rollout_stop(r->s, world), a->token, a->n_tokens,
-                           r->text, TEXT_MAX);
-    const char* action = action_of(r, &n);
-    gr_envs_step(r->envs, t->env[node], action, n, tag_of(r, g, node));
+    gr_rollout_act(r, g, node);
 }
 
 static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
@@ -222,6 +196,7 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
     int n = r->dialog.out.n;
     bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
+    if (gr_rollout_keeps_texts(r)) gr_tree_set_said(t, node, e->obs->text, e->obs->n_text);
     if (fits) gr_tree_set_obs(t, node, r->dialog.out.token, n);
     if (t->status[node] != GR_OPEN) { /* the world ended the episode */
         g->running--;
@@ -253,7 +228,8 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
         const char* text = ok ? shown_of(r, t, 0, e->obs, &n_text) : "";
         gr_dialog_open(&r->dialog, gr_envs_world(r->envs), text, n_text);
         gr_tree_add_root(t, r->dialog.out.token, r->dialog.out.n, r->horizon);
-        if (e->error == GR_ENV_OK) gr_tree_set_result(t, 0, e->obs);
+        if (ok) gr_tree_set_result(t, 0, e->obs);
+        if (gr_rollout_keeps_texts(r)) gr_tree_set_said(t, 0, e->obs->text, e->obs->n_text);
     }
     t->env[0] = e->handle;
     g->stage = STAGE_GROWING;
@@ -265,6 +241,14 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
 }
 
 /* ---- rounds ------------------------------------------------------------------------------------------ */
+
+static void note_critique(gr_rollout* r, gr_tree* t, int node)
+{
+    const gr_scorer* s = r->s->scorer;
+    if (s->critique == NULL) return;
+    int n = s->critique(r->s->scorer_settings, t, node, t->score[node], r->text, TEXT_MAX);
+    gr_tree_set_note(t, node, r->text, n);
+}
 
 static void score_nodes(gr_rollout* r, grower* g, const gr_round* round)
 {
@@ -278,7 +262,10 @@ static void score_nodes(gr_rollout* r, grower* g, const gr_round* round)
         double* out = r->score + t->n_nodes; /* second half: scores in order of r->node */
         r->s->scorer->score(r->s->scorer_settings, t, gr_envs_world(r->envs),
                             gr_key_join(t->key, KEY_SCORE), r->node, n, out);
-        for (int i = 0; i < n; i++) t->score[r->node[i]] = r->score[r->node[i]] = out[i];
+        for (int i = 0; i < n; i++) {
+            t->score[r->node[i]] = r->score[r->node[i]] = out[i];
+            note_critique(r, t, r->node[i]);
+        }
         t->scorer_calls += n;
     }
     r->times.score_s += gr_now_s() - begin;
@@ -289,10 +276,22 @@ static void finish(gr_rollout* r, grower* g)
     gr_tree* t = g->tree;
     for (int i = 0; i < t->n_nodes; i++) {
         if (t->status[i] == GR_OPEN && i > 0) gr_tree_close(t, i, GR_TRUNCATED);
-        release(r, t, i);
+        gr_rollout_release(r, t, i);
     }
     g->stage = STAGE_DONE;
     gr_tree_check(t);
+}
+
+static void carry_out(gr_rollout* r, grower* g, const gr_decision* d)
+{
+    if (d->what == GR_REFINE)
+        gr_rollout_refine(r, g, d);
+    else if (d->what == GR_RESTORE)
+        gr_tree_restore(g->tree, d->node, d->about);
+    else if (d->n_children > 0)
+        branch_out(r, g, d->node, d->n_children, d->branch);
+    else
+        gr_tree_close(g->tree, d->node, d->status);
 }
 
 /* Asks the strategy how the tree goes on. Leaves it finished if nothing runs afterwards. */
@@ -308,6 +307,7 @@ static void play_round(gr_rollout* r, grower* g)
         .group = r->s->group,
         .horizon = r->horizon,
         .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)number + 1),
+        .progress = r->s->progress,
         .score = r->score,
     };
     score_nodes(r, g, &round);
@@ -315,12 +315,7 @@ static void play_round(gr_rollout* r, grower* g)
     int n = r->s->strategy->round(r->s->strategy_settings, t, &round, d, DECISIONS);
     GR_ASSERT(n <= DECISIONS);
     int n_open = t->n_nodes; /* children made below are not open leaves of this round */
-    for (int i = 0; i < n; i++) {
-        if (d[i].n_children > 0)
-            branch_out(r, g, d[i].node, d[i].n_children, d[i].branch);
-        else
-            gr_tree_close(t, d[i].node, d[i].status);
-    }
+    for (int i = 0; i < n; i++) carry_out(r, g, &d[i]);
     for (int i = 1; i < n_open; i++) {
         if (t->status[i] == GR_OPEN) branch_out(r, g, i, 1, t->branch[i]);
     }
@@ -338,7 +333,7 @@ static void start(gr_rollout* r, grower* g)
     }
     g->stage = STAGE_RESET;
     int handle = gr_envs_reset(r->envs, k->split, k->task, gr_key_join(g->tree->key, KEY_ENV),
-                               tag_of(r, g, 0));
+                               gr_rollout_tag(r, g, 0));
     GR_ASSERT(handle >= 0, "no environment handle is left");
 }
 

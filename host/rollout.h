@@ -14,6 +14,7 @@ typedef struct gr_rollout_settings {
     int group, max_turns, max_turn_tokens, max_context, on_cap;
     int64_t max_tree_turns;
     const gr_hiper_settings* plan; /* the interface of HiPER; NULL: plain text in and out */
+    double progress;               /* share of the run that is done, for strategies that ask */
     gr_sampling sampling;
     gr_purpose purpose;
     gr_dialog_format dialog;

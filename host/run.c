@@ -167,6 +167,7 @@ static gr_status choose(gr_run* run)
         .sampling = {.temperature = (float)c->rollout.temperature, .top_p = 1},
         .purpose = GR_FOR_TRAIN,
     };
+    if (strategy == &gr_strategy_proceed) run->demos.s = run->train_settings.strategy_settings;
     run->loss = (gr_loss_params){
         .kind = GR_LOSS_POLICY,
         .clip_low = c->loss.clip_low,
@@ -190,6 +191,18 @@ static gr_status choose(gr_run* run)
         .warmup_steps = o->warmup_steps,
     };
     return GR_OK;
+}
+
+/* Who makes steps again must be there. */
+static gr_status check_refiner(const gr_run* run)
+{
+    const gr_strategy* s = run->train_settings.strategy;
+    const gr_world* world = gr_envs_world(run->envs);
+    if (s->refiner == NULL) return GR_OK;
+    bool expert = s->refiner(run->train_settings.strategy_settings).who == GR_REFINER_EXPERT;
+    if (!expert || (world->demonstrate != NULL && world->async == NULL)) return GR_OK;
+    return GR_FAIL(GR_EARG, "%s.refiner = expert: the world `%s` has no demonstrator", s->name,
+                   world->name);
 }
 
 static gr_status choose_chat(gr_run* run)
@@ -260,6 +273,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                         MAX_HANDLES));
     GR_TRY(gr_scorer_check(run->train_settings.scorer, run->train_settings.scorer_settings,
                            gr_envs_world(run->envs)));
+    GR_TRY(check_refiner(run));
     GR_TRY(take_memory(run, &m));
     gr_weights_init(&run->weights, (uint64_t)config->run.seed);
     GR_TRY(gr_rollout_open(&run->rollout, &run->engine, run->envs, (uint64_t)config->run.seed));
@@ -278,6 +292,7 @@ void gr_run_close(gr_run* run)
     free(run->task);
     free(run->member);
     gr_pack_free(&run->pack);
+    free(run->demos.logp);
     gr_dev_free(&run->dev, run->device.base);
     free(run->host.base);
     gr_dev_close(&run->dev);

@@ -43,6 +43,7 @@ static void count_ledger(gr_step* st, const gr_tree* t)
 {
     st->env_turns += t->env_turns;
     st->gen_tokens += t->gen_tokens;
+    st->refiner_tokens += t->refiner_tokens;
     st->scorer_calls += t->scorer_calls;
     for (int e = 0; e < GR_N_ENV_ERRORS; e++) st->errors[e] += t->env_errors[e];
 }
@@ -52,6 +53,8 @@ static void count_nodes(gr_step* st, const gr_tree* t)
     st->nodes += t->n_nodes;
     for (int i = 1; i < t->n_nodes; i++) {
         st->turns += t->stepped[i];
+        st->rewound += t->kind[i] == GR_REJECTED;
+        st->demos += t->kind[i] == GR_DEMO;
         st->valid += t->stepped[i] && t->valid[i];
         int k = gr_tree_n_children(t, i);
         st->inner += k > 0;
@@ -146,6 +149,7 @@ void gr_step_charge(gr_run* run, const gr_step* st)
     gr_train_state* s = &run->state;
     s->env_turns += st->env_turns;
     s->gen_tokens += st->gen_tokens;
+    s->refiner_tokens += st->refiner_tokens;
     s->scorer_calls += st->scorer_calls;
     s->charged_turns += st->env_turns + st->scorer_calls * run->train_settings.scorer->turn_cost;
     s->prefill_tokens += run->engine.counts.prefill_tokens - st->counts.prefill_tokens;
@@ -170,7 +174,7 @@ static void metrics_of_errors(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "turns/error_frac", ratio((double)all, (double)(st->leaves + all)));
 }
 
-static void metrics_of_trees(const gr_step* st, gr_metrics* m)
+static void metrics_of_trees(const gr_step* st, bool demos, gr_metrics* m)
 {
     double groups = (double)st->groups, leaves = (double)st->leaves;
     double mean = ratio(st->reward, st->reward_weight);
@@ -193,6 +197,10 @@ static void metrics_of_trees(const gr_step* st, gr_metrics* m)
     gr_metrics_set(m, "turns/truncated_frac", ratio((double)st->truncated, leaves));
     metrics_of_errors(st, m);
     gr_metrics_set(m, "turns/valid_action_frac", ratio((double)st->valid, (double)st->turns));
+    if (demos) {
+        gr_metrics_set(m, "demo/rewound_frac", ratio((double)st->rewound, (double)st->turns));
+        gr_metrics_set(m, "demo/kept_frac", ratio((double)st->demos, (double)st->rewound));
+    }
     if (st->plans == 0) return;
     gr_metrics_set(m, "plan/switch_frac", ratio((double)st->switches, (double)st->plans));
     gr_metrics_set(m, "plan/well_formed_frac", ratio((double)st->well_formed, (double)st->plans));
@@ -233,6 +241,9 @@ static void metrics_of_ledger(const gr_run* run, const gr_step* st, gr_metrics* 
     double gen_s = now->gen_s - st->before.gen_s;
     gr_metrics_set(m, "budget/env_turns", (double)s->env_turns);
     gr_metrics_set(m, "budget/gen_tokens", (double)s->gen_tokens);
+    if (run->demos.s != NULL) {
+        gr_metrics_set(m, "budget/refiner_tokens", (double)s->refiner_tokens);
+    }
     gr_metrics_set(m, "budget/prefill_tokens", (double)s->prefill_tokens);
     gr_metrics_set(m, "budget/scorer_calls", (double)s->scorer_calls);
     gr_metrics_set(m, "budget/charged_turns", (double)s->charged_turns);
@@ -253,7 +264,7 @@ static void metrics_of_ledger(const gr_run* run, const gr_step* st, gr_metrics* 
 
 void gr_step_metrics(const gr_run* run, const gr_step* st, gr_metrics* m)
 {
-    metrics_of_trees(st, m);
+    metrics_of_trees(st, run->demos.s != NULL, m);
     metrics_of_update(st, m);
     if (run->critic.n_heads > 0) metrics_of_values(st, m);
     metrics_of_ledger(run, st, m);

@@ -11,7 +11,8 @@ typedef struct gr_step {
     /* sums over the groups of the step, discarded ones included in the ledger part */
     int64_t groups, solve_all, solve_none, solve_partial, idle;
     int64_t nodes, leaves, inner, children, depth, turns, turns_max, truncated, valid;
-    int64_t env_turns, gen_tokens, scorer_calls, informative, discarded_tokens;
+    int64_t env_turns, gen_tokens, refiner_tokens, scorer_calls, informative, discarded_tokens;
+    int64_t rewound, demos; /* attempts that were taken back; demonstrations that stayed */
     int64_t errors[GR_N_ENV_ERRORS];
     int64_t plans, switches, well_formed; /* turns with the interface of HiPER */
     double reward_weight, reward, reward_sq;

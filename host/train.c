@@ -78,10 +78,11 @@ static int64_t groups_of_step(const gr_run* run)
     return GR_MAX(n, GR_MAX(run->config->optimizer.minibatches, 1));
 }
 
-/* Values are read on the whole step at once: one forward over its packed trees. */
-static gr_status read_values(gr_run* run, int64_t first, int64_t n)
+/* Values, and log-probs of demonstrations, are read on the whole step at once: one forward over its
+ * packed trees. */
+static gr_status read_answers(gr_run* run, int64_t first, int64_t n)
 {
-    if (run->critic.n_heads == 0) return GR_OK;
+    if (run->critic.n_heads == 0 && run->demos.s == NULL) return GR_OK;
     GR_TRY(gr_pack_ask(&run->pack, run->credit + first, (int)n,
                        (int)run->config->optimizer.microbatch_tokens));
     return gr_critic_answer(&run->critic, &run->objective, &run->pack, run->loss.temperature);
@@ -92,12 +93,15 @@ static gr_status assign_credit(gr_run* run, int64_t first, int64_t n)
     const void* settings = run->estimator_settings;
     for (int64_t i = first; i < first + n; i++) {
         gr_credit_begin(&run->credit[i], &run->tree[i], run->estimator, settings);
+        gr_demos_ask(&run->demos, &run->credit[i]);
     }
-    GR_TRY(read_values(run, first, n));
+    GR_TRY(read_answers(run, first, n));
     for (int64_t i = first; i < first + n; i++) {
+        gr_demos_hear(&run->demos, &run->credit[i], &run->tree[i]);
         gr_credit_finish(&run->credit[i], run->estimator, settings, run->config->advantage.eps);
     }
     gr_credit_normalise(run->credit + first, (int)n);
+    for (int64_t i = first; i < first + n; i++) gr_demos_credit(&run->demos, &run->credit[i]);
     return GR_OK;
 }
 
@@ -137,6 +141,7 @@ static gr_status sample(gr_run* run, gr_step* st)
 {
     const gr_config_rollout* c = &run->config->rollout;
     int64_t n = st->n_groups = groups_of_step(run);
+    run->train_settings.progress = gr_train_progress(run);
     GR_RESERVE(run->tree, run->tree_cap, n);
     GR_RESERVE(run->credit, run->credit_cap, n);
     GR_RESERVE(run->task, run->task_cap, n);
@@ -170,12 +175,13 @@ static gr_status sample(gr_run* run, gr_step* st)
 /* ---- update ------------------------------------------------------------------------------------------ */
 
 /* Gradients of the packed minibatch, policy's and value model's. */
-static gr_status differentiate(gr_run* run, gr_loss_sums* sums)
+static gr_status differentiate(gr_run* run, gr_loss_sums* sums, bool first)
 {
     gr_optimizer_zero_grad(&run->optimizer);
     if (run->critic.n_heads > 0) gr_critic_begin(&run->critic);
     for (int i = 0; i < run->pack.n_pieces; i++) {
         gr_batch* piece = &run->pack.piece[i];
+        GR_TRY(gr_demos_weigh(&run->demos, &run->objective, piece, run->loss.temperature, first));
         if (run->loss.kl != GR_KL_NONE) {
             GR_TRY(gr_objective_logp(&run->reference_objective, piece, run->loss.temperature,
                                      piece->ref_logp));
@@ -212,7 +218,7 @@ static gr_status update_minibatch(gr_run* run, gr_step* st, int n, bool first)
                         (int)c->optimizer.microbatch_tokens));
     gr_loss_sums sums = {0};
     bool skipped = false;
-    GR_TRY(differentiate(run, &sums));
+    GR_TRY(differentiate(run, &sums, first));
     GR_TRY(step_all(run, st, &sums, &skipped));
     gr_step_add_loss(st, &sums, &run->pack, first);
     if (run->critic.n_heads > 0) gr_step_add_values(st, &run->critic.pass.sums);

@@ -4,6 +4,7 @@
  * one screen, warmstart.c the supervised start, evaluate.c held-out success. */
 #pragma once
 #include "host/critic.h"
+#include "host/demo.h"
 #include "host/pack.h"
 #include "host/record.h"
 #include "host/rollout.h"
@@ -28,6 +29,7 @@ typedef struct gr_run {
     gr_optimizer optimizer;
     gr_objective objective, reference_objective;
     gr_critic critic; /* without heads: the estimator needs no values */
+    gr_demos demos;   /* without settings: the strategy makes no demonstrations */
     gr_engine engine;
     gr_envs* envs;
     gr_rollout* rollout;

@@ -23,7 +23,13 @@
  *
  * A turn moves one unit from a grant to env_turns; closing frees what is left. The first child of a
  * leaf takes over the leaf's grant; every other child needs a new one. New grants are made in
- * rounds only, when no branch runs, so they do not depend on which branch was faster. */
+ * rounds only, when no branch runs, so they do not depend on which branch was faster.
+ *
+ * Rewinds. A leaf whose turn is taken back becomes rejected and gives its grant up; if it was live
+ * its status says pruned. A restore is the same the other way round:
+ *
+ *     parent ──┬── a  rejected                    parent ──┬── a  policy, live again
+ *              └── d  demo, about a    restore(a, d)       └── d  rejected */
 #include "host/tree.h"
 
 #include <math.h>
@@ -41,7 +47,8 @@ const char* const gr_node_status_name[] = {"open",   "acting",    "inner",      
     X(token_begin, 1) X(n_action, 1) X(n_obs, 1) \
     X(kind, 1) X(status, 1) X(logp_from, 1) X(stepped, 1) X(train, 1) X(valid, 1) X(success, 1) \
     X(reward, 1) X(score, 1) X(signal, GR_SIGNALS) X(uid, 1) X(version, 1) X(state_hash, 1) \
-    X(turns_left, 1) X(env, 1) X(seq, 1)
+    X(turns_left, 1) X(env, 1) X(seq, 1) X(about, 1) X(told_begin, 1) X(n_told, 1) \
+    X(said_begin, 1) X(n_said, 1) X(note_begin, 1) X(n_note, 1)
 /* clang-format on */
 
 static void* take(size_t n, size_t elem_size)
@@ -63,8 +70,8 @@ void gr_tree_reset(gr_tree* t, int64_t step, int slot, int attempt, int64_t task
     t->key = key;
     t->turn_cap = turn_cap;
     t->n_nodes = 0;
-    t->n_tokens = 0;
-    t->env_turns = t->gen_tokens = t->scorer_calls = t->turns_reserved = 0;
+    t->n_tokens = t->n_told_tokens = t->n_text = 0;
+    t->env_turns = t->gen_tokens = t->refiner_tokens = t->scorer_calls = t->turns_reserved = 0;
     memset(t->env_errors, 0, sizeof t->env_errors);
 }
 
@@ -75,6 +82,8 @@ void gr_tree_free(gr_tree* t)
 #undef FREE
     free(t->token);
     free(t->logp);
+    free(t->told);
+    free(t->text);
     memset(t, 0, sizeof *t);
 }
 
@@ -110,7 +119,7 @@ static int new_node(gr_tree* t, int parent)
     t->kind[node] = GR_POLICY;
     t->score[node] = (double)NAN;
     t->token_begin[node] = t->n_tokens;
-    t->env[node] = t->seq[node] = -1;
+    t->env[node] = t->seq[node] = t->about[node] = -1;
     return node;
 }
 
@@ -246,6 +255,80 @@ void gr_tree_close(gr_tree* t, int node, gr_node_status status)
     t->turns_left[node] = 0;
 }
 
+/* ---- taking turns back ----------------------------------------------------------------------- */
+
+static bool acts(const gr_tree* t, int node)
+{
+    return t->kind[node] == GR_POLICY || t->kind[node] == GR_DEMO;
+}
+
+static void reject(gr_tree* t, int node)
+{
+    GR_ASSERT(node > 0 && acts(t, node) && t->status[node] != GR_INNER, "node %d is %s", node,
+              gr_node_status_name[t->status[node]]);
+    GR_ASSERT(t->status[node] != GR_ACTING, "node %d is running", node);
+    if (t->status[node] == GR_OPEN) gr_tree_close(t, node, GR_PRUNED);
+    t->kind[node] = GR_REJECTED;
+    t->train[node] = false;
+}
+
+int gr_tree_rewind(gr_tree* t, int node, int about)
+{
+    int parent = t->parent[node];
+    if (t->turn_cap > 0 && gr_tree_turns_free(t) + t->turns_left[node] < 1) return -1;
+    reject(t, node);
+    GR_ASSERT(t->kind[about] == GR_REJECTED && t->parent[about] == parent, "node %d", about);
+    int child = gr_tree_add_child(t, parent, t->branch[node]);
+    GR_ASSERT(child > 0);
+    t->kind[child] = GR_DEMO;
+    t->about[child] = about;
+    return child;
+}
+
+void gr_tree_restore(gr_tree* t, int node, int other)
+{
+    GR_ASSERT(t->kind[node] == GR_REJECTED && t->parent[node] == t->parent[other], "node %d", node);
+    reject(t, other);
+    t->kind[node] = t->about[node] >= 0 ? GR_DEMO : GR_POLICY;
+    t->train[node] = true;
+    if (t->status[node] != GR_PRUNED) return; /* it had ended before it was rejected */
+    int turns = (int)GR_MIN(t->turns_left[0] - t->turn[node], gr_tree_turns_free(t));
+    t->status[node] = turns > 0 ? GR_OPEN : GR_TRUNCATED;
+    t->turns_left[node] = GR_MAX(turns, 0);
+    t->turns_reserved += t->turns_left[node];
+}
+
+void gr_tree_set_told(gr_tree* t, int node, const int32_t* token, int n)
+{
+    GR_RESERVE(t->told, t->told_cap, t->n_told_tokens + n + 1);
+    memcpy(t->told + t->n_told_tokens, token, (size_t)n * sizeof *token);
+    t->told_begin[node] = t->n_told_tokens;
+    t->n_told[node] = n;
+    t->n_told_tokens += n;
+}
+
+/* Returns where the text begins. */
+static int64_t add_text(gr_tree* t, const char* text, int n)
+{
+    int64_t begin = t->n_text;
+    GR_RESERVE(t->text, t->text_cap, begin + n + 1);
+    memcpy(t->text + begin, text, (size_t)n);
+    t->n_text += n;
+    return begin;
+}
+
+void gr_tree_set_said(gr_tree* t, int node, const char* text, int n)
+{
+    t->said_begin[node] = add_text(t, text, n);
+    t->n_said[node] = n;
+}
+
+void gr_tree_set_note(gr_tree* t, int node, const char* text, int n)
+{
+    t->note_begin[node] = add_text(t, text, n);
+    t->n_note[node] = n;
+}
+
 /* ---- canonical order ------------------------------------------------------------------------- */
 
 /* Breadth-first order. Siblings are numbered in the order of their ordinals, because that is the
@@ -327,6 +410,7 @@ void gr_tree_order(gr_tree* t)
         for (int i = 0; i < t->n_nodes; i++) {
             if (t->parent[i] >= 0) t->parent[i] = rank[t->parent[i]];
             if (t->context[i] >= 0) t->context[i] = rank[t->context[i]];
+            if (t->about[i] >= 0) t->about[i] = rank[t->about[i]];
         }
         close_holes(t);
         free(scratch);
@@ -390,15 +474,19 @@ bool gr_tree_same_action(const gr_tree* t, int a, int b)
            memcmp(t->token + t->token_begin[a], t->token + t->token_begin[b], bytes) == 0;
 }
 
-static bool acts(const gr_tree* t, int node)
-{
-    return t->kind[node] == GR_POLICY || t->kind[node] == GR_DEMO;
-}
-
 int gr_tree_n_children(const gr_tree* t, int node)
 {
     int n = 0;
     for (int i = node + 1; i < t->n_nodes; i++) n += t->parent[i] == node && acts(t, i);
+    return n;
+}
+
+int gr_tree_attempt(const gr_tree* t, int node)
+{
+    int n = 0;
+    for (int i = t->parent[node] + 1; i < node; i++) {
+        n += t->parent[i] == t->parent[node] && t->branch[i] == t->branch[node];
+    }
     return n;
 }
 
@@ -475,6 +563,8 @@ static void check_links(const gr_tree* t, int i, int32_t* n_children, int* branc
     GR_ASSERT(t->ordinal[i] == n_children[p]++, "node %d: ordinal %d", i, t->ordinal[i]);
     GR_ASSERT(t->uid[i] == gr_key_join(t->uid[p], (uint64_t)t->ordinal[i]), "node %d", i);
     GR_ASSERT(t->turn[i] == t->turn[p] + 1 && t->turn[i] <= t->turns_left[0], "node %d", i);
+    GR_ASSERT(t->about[i] < 0 || (t->about[i] < i && t->parent[t->about[i]] == p), "node %d", i);
+    GR_ASSERT(t->kind[i] != GR_REJECTED || t->status[i] >= GR_TERMINAL, "node %d", i);
     GR_ASSERT(t->status[p] == GR_INNER, "node %d has a child and is %s", p,
               gr_node_status_name[t->status[p]]);
     if (p > 0) {

@@ -11,6 +11,9 @@
  *                          +-- n2 [a|obs]                              1
  *                          +-- n3 [a|obs]                              2
  *
+ * A step that was taken back stays beside the one made in its place: kind rejected, no leaf, no
+ * part of any path that is credited.
+ *
  * Structure of arrays, no per-node malloc. Nodes are numbered in order of creation, so a parent
  * comes before its children. Only the functions here change a tree; it is closed before credit is
  * assigned. */
@@ -60,13 +63,24 @@ typedef struct gr_tree {
     uint64_t *uid, *version, *state_hash;
     int32_t* turns_left; /* environment turns the branch may still take; root: the horizon */
     int32_t *env, *seq;  /* handle and KV sequence, -1: none */
+    int32_t* about;      /* demo: the rejected attempt whose critique it answers, its sibling;
+                            else -1 */
+    int64_t *told_begin, *said_begin, *note_begin; /* into told[], text[] */
+    int32_t* n_told; /* demo: tokens that stood behind the rejected action when it was sampled */
+    int32_t* n_said; /* bytes of the observation as the world said it; kept where models read it */
+    int32_t* n_note; /* bytes of what a critic or judge said about the node */
     int64_t node_cap;
     /* per token, n_tokens */
     int32_t* token;
     double* logp; /* sampling log-prob of action tokens; 0 for observations */
     int64_t n_tokens, token_cap;
-    /* ledger of this tree */
-    int64_t env_turns, gen_tokens, scorer_calls, env_errors[GR_N_ENV_ERRORS];
+    /* beside the tokens: never trained, never a context of what is */
+    int32_t* told;
+    char* text;
+    int64_t n_told_tokens, told_cap, n_text, text_cap;
+    /* ledger of this tree; gen_tokens are those of all purposes, refiner_tokens the refiner's of
+     * them */
+    int64_t env_turns, gen_tokens, refiner_tokens, scorer_calls, env_errors[GR_N_ENV_ERRORS];
     int64_t turn_cap;       /* rollout.max_tree_turns; 0: none */
     int64_t turns_reserved; /* granted to live branches and not yet used */
 } gr_tree;
@@ -91,6 +105,16 @@ void gr_tree_set_result(gr_tree* t, int node, const gr_obs* obs);
 int64_t gr_tree_turns_free(const gr_tree* t);
 /* Ends a live branch; gives its unused turns back. */
 void gr_tree_close(gr_tree* t, int node, gr_node_status status);
+/* Takes the turn of a leaf back: it stays in the tree as rejected, and a new sibling, a demo that
+ * answers the critique of attempt `about`, will act from their parent's end. Returns it; -1 and no
+ * change if the tree's cap has no turn for it. Only in rounds, as every new grant. */
+int gr_tree_rewind(gr_tree* t, int node, int about);
+/* The rejected attempt `node` takes the place of its sibling `other`, an ended leaf or a live one;
+ * it is live again if it was, and if the tree's cap has turns. */
+void gr_tree_restore(gr_tree* t, int node, int other);
+void gr_tree_set_told(gr_tree* t, int node, const int32_t* token, int n);
+void gr_tree_set_said(gr_tree* t, int node, const char* text, int n);
+void gr_tree_set_note(gr_tree* t, int node, const char* text, int n);
 
 static inline int gr_node_tokens(const gr_tree* t, int node)
 {
@@ -111,6 +135,8 @@ int gr_tree_obs_text(const gr_tree* t, int node, char* text, int cap);
 double gr_tree_return(const gr_tree* t, int node);        /* sum of rewards on the path */
 bool gr_tree_same_action(const gr_tree* t, int a, int b); /* equal action tokens */
 int gr_tree_n_children(const gr_tree* t, int node);       /* policy and demo */
+/* Attempts at the same turn of the same branch that were made before `node`. */
+int gr_tree_attempt(const gr_tree* t, int node);
 bool gr_tree_is_fork(const gr_tree* t, int node);
 
 /* Counted leaf: policy or demo, without policy or demo children, ended, not an error. Fills `leaf`

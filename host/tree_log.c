@@ -85,6 +85,19 @@ static void put_signals(FILE* f, const gr_tree* t, int node, int n)
     fputc(']', f);
 }
 
+/* What belongs to steps that are judged and made again. */
+static void put_attempt(FILE* f, const gr_tree* t, int node)
+{
+    if (t->n_note[node] > 0) {
+        fputs(", \"critique\": ", f);
+        gr_json_text(f, t->text + t->note_begin[node], (size_t)t->n_note[node]);
+    }
+    if (t->about[node] < 0) return;
+    fprintf(f, ", \"about\": %d, \"logp_from\": \"%s\"", t->about[node],
+            t->logp_from[node] == GR_LOGP_TRAINER ? "trainer" : "sampler");
+    put_tokens(f, "told", t->told + t->told_begin[node], t->n_told[node]);
+}
+
 static void put_node(FILE* f, const gr_tree* t, int node, int n_signals, const below* b)
 {
     const int32_t* token = t->token + t->token_begin[node];
@@ -96,6 +109,7 @@ static void put_node(FILE* f, const gr_tree* t, int node, int n_signals, const b
     put_text(f, "action", t, node, n_action, gr_tree_action_text);
     put_text(f, "observation", t, node, t->n_obs[node], gr_tree_obs_text);
     put_number(f, "score", t->score[node]);
+    put_attempt(f, t, node);
     put_number(f, "reward", t->reward[node]);
     put_flag(f, "success", t->success[node]);
     put_flag(f, "stepped", t->stepped[node]);

@@ -20,6 +20,7 @@ typedef struct gr_batch {
     double* ref_logp;      /* filled by the reference model when KL is on */
     double *a_pos, *a_neg; /* sum over leaves below of w_l max(A, 0), min(A, 0) */
     double* w;             /* sum of w_l */
+    bool* demo;            /* a token of a demonstration */
     int n_rows;
     /* per value row, n_values: head value_head[i] reads the hidden state of token value_src[i].
      * Several rows may share a read */

@@ -14,7 +14,13 @@
 #include "model/tokenizer.h"
 #include "model/transformer.h"
 
-typedef enum gr_purpose { GR_FOR_TRAIN, GR_FOR_EVAL, GR_FOR_JUDGE, GR_N_PURPOSES } gr_purpose;
+typedef enum gr_purpose {
+    GR_FOR_TRAIN,
+    GR_FOR_EVAL,
+    GR_FOR_JUDGE,  /* scorers that ask a model */
+    GR_FOR_REFINE, /* steps that are made again */
+    GR_N_PURPOSES
+} gr_purpose;
 
 #define GR_END_MAX 4
 

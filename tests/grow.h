@@ -162,9 +162,11 @@ typedef struct grower {
     const void* scorer_settings;
     int group;
     int64_t turn_cap;
+    double progress;
     uint64_t order; /* key of the order in which running branches move */
     bool check;     /* gr_tree_check after every change */
     bool extend;    /* the tree is finished and gets another group */
+    bool states;    /* nodes that go on have a state to rewind to */
     /* sees every round before its decisions are carried out; may be NULL */
     void (*watch)(void* arg, const gr_tree* t, const gr_round* r, const gr_decision* d, int n);
     void* watch_arg;
@@ -206,6 +208,7 @@ static inline void move(const grower* g, gr_tree* t, int node)
     gr_tree_set_obs(t, node, obs, n);
     looked_at(g, t);
     if (t->status[node] != GR_OPEN) return;
+    if (g->states) t->env[node] = 0;
     if (t->turn[node] >= w->horizon) {
         gr_tree_close(t, node, GR_TIME_LIMIT);
         return;
@@ -245,6 +248,7 @@ static inline bool play_round(const grower* g, gr_tree* t, int number)
                   .group = g->group,
                   .horizon = g->world->horizon,
                   .key = gr_key_join(t->key, (uint64_t)number),
+                  .progress = g->progress,
                   .score = score};
     if (g->strategy->wants != NULL) {
         int n = g->strategy->wants(g->strategy_settings, t, &r, node, t->n_nodes);
@@ -257,7 +261,11 @@ static inline bool play_round(const grower* g, gr_tree* t, int number)
     assert_true(n <= 256);
     if (g->watch != NULL) g->watch(g->watch_arg, t, &r, d, n);
     for (int i = 0; i < n; i++) {
-        if (d[i].n_children > 0)
+        if (d[i].what == GR_REFINE)
+            (void)gr_tree_rewind(t, d[i].node, d[i].about);
+        else if (d[i].what == GR_RESTORE)
+            gr_tree_restore(t, d[i].node, d[i].about);
+        else if (d[i].n_children > 0)
             branch_out(g, t, d[i].node, d[i].n_children, d[i].branch);
         else
             gr_tree_close(t, d[i].node, d[i].status);
@@ -281,6 +289,7 @@ static inline void grow(const grower* g, gr_tree* t, uint64_t key)
         gr_tree_reset(t, 5, 2, 0, 11, key, g->turn_cap);
         gr_tree_add_root(t, prompt, 3, g->world->horizon);
         gr_tree_set_result(t, 0, &(gr_obs){.hash = 1000});
+        if (g->states) t->env[0] = 0;
     }
     for (int number = 0; play_round(g, t, number); number++) {
         for (int node; (node = pick_running(t, &order)) >= 0;) move(g, t, node);

@@ -540,6 +540,7 @@ static void signals_say_how_near_how_safe_and_how_new(void** state)
             fail_msg("turn %d: %g, not %g", i, o->signal[1], safe_novelty);
         }
         assert_true(o->signal[2] == all[i].reward && o->reward == all[i].reward);
+        assert_true(fabs(o->signal[3] - 6 * (1 - all[i].progress)) < 1e-12); /* moves to go */
         assert_int_equal(o->valid, strcmp(all[i].action, "what\n") != 0);
         assert_int_equal(o->success, i == GR_COUNT(all) - 1);
     }

@@ -132,6 +132,7 @@ static void experts_walk_both_legs_of_every_task(void** state)
                 o = act(e, h, action);
                 assert_true(o->valid && o->signal[0] > progress);
                 assert_true(o->signal[3] == k->has_key && (o->signal[3] == 1 || o->reward == 0));
+                assert_true(o->signal[4] == way - turn - 1);
                 progress = o->signal[0];
             }
             assert_true(o->success && o->reward == 1 && progress == 1 && turn == way);

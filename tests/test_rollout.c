@@ -103,8 +103,8 @@ static uint64_t forest_hash(const char* strategy, int n_more, const char* const*
 }
 
 static const char* const strategies[] = {
-    "rollout.strategy=flat", "rollout.strategy=patr", "rollout.strategy=patr_retro",
-    "rollout.strategy=tree_grpo", "rollout.strategy=tree_random"};
+    "rollout.strategy=flat",      "rollout.strategy=patr",        "rollout.strategy=patr_retro",
+    "rollout.strategy=tree_grpo", "rollout.strategy=tree_random", "rollout.strategy=proceed"};
 
 static void same_trees_however_computed(void** state)
 {
@@ -159,7 +159,9 @@ static void ledger_counts_what_ran(void** state)
     for (int s = 0; s < GR_COUNT(strategies); s++) {
         fixture f;
         open_run(&f, 1, &strategies[s]);
-        int64_t before = f.run.engine.counts.gen_tokens[GR_FOR_TRAIN];
+        const int64_t* counts = f.run.engine.counts.gen_tokens;
+        int64_t before = counts[GR_FOR_TRAIN] + counts[GR_FOR_REFINE],
+                again = counts[GR_FOR_REFINE];
         roll(&f, false);
         int64_t tokens = 0;
         for (int i = 0; i < TREES; i++) {
@@ -177,8 +179,10 @@ static void ledger_counts_what_ran(void** state)
             assert_int_equal(turns, t->env_turns);
             assert_int_equal(actions, t->gen_tokens);
             tokens += actions;
+            again += t->refiner_tokens;
         }
-        assert_int_equal(tokens, f.run.engine.counts.gen_tokens[GR_FOR_TRAIN] - before);
+        assert_int_equal(tokens, counts[GR_FOR_TRAIN] + counts[GR_FOR_REFINE] - before);
+        assert_int_equal(again, counts[GR_FOR_REFINE]);
         close_run(&f);
     }
 }

@@ -684,6 +684,48 @@ static void scorers_score_what_they_say(void** state)
     gr_tree_free(&t);
 }
 
+/* A chain of one step from a signal of 3, which the rule critic sees as `level`. */
+static void assert_rule(const gr_obs* o, const char* signal, int level, const char* why)
+{
+    gr_tree t = {0};
+    char text[128];
+    double score = -1;
+    char* s = settings_of(gr_scorer_rule_critic.block, "");
+    (void)snprintf(s, GR_TEXT_MAX, "%s", signal);
+    gr_tree_reset(&t, 0, 0, 0, 0, 1, 0);
+    gr_tree_add_root(&t, (const int32_t[]){1}, 1, 8);
+    gr_tree_set_result(&t, 0, &(gr_obs){.hash = 5, .signal = {3, 3}});
+    int node = gr_tree_add_child(&t, 0, -1);
+    gr_tree_set_action(&t, node, (const int32_t[]){1}, (const double[]){0}, 1, 0);
+    gr_tree_set_result(&t, node, o);
+    gr_scorer_rule_critic.score(s, &t, &toy_facts, 0, (const int32_t[]){node}, 1, &score);
+    assert_true(score * GR_LEVELS == level);
+    int n = gr_scorer_rule_critic.critique(s, &t, node, score, text, sizeof text);
+    assert_int_equal(n, (int)strlen(text));
+    assert_non_null(strstr(text, why));
+    gr_tree_free(&t);
+    free(s);
+}
+
+static void the_rule_critic_judges_what_a_step_did(void** state)
+{
+    (void)state;
+    const gr_obs hole = {.hash = 6, .end = GR_END_TERMINAL, .signal = {2, 2}};
+    const gr_obs goal = {.hash = 6, .end = GR_END_TERMINAL, .success = true, .signal = {9, 9}};
+    assert_rule(&hole, "luck", 0, "ended the episode");
+    assert_rule(&(gr_obs){.hash = 5, .signal = {3, 3}}, "luck", 2, "nothing");
+    assert_rule(&(gr_obs){.hash = 6, .signal = {1, 4}}, "luck", 4, "away");
+    assert_rule(&(gr_obs){.hash = 6, .signal = {1, 3}}, "luck", 6, "no nearer");
+    assert_rule(&(gr_obs){.hash = 6, .signal = {1, 2}}, "luck", 8, "nearer");
+    assert_rule(&(gr_obs){.hash = 6, .signal = {1, 4}}, "progress", 8, "nearer");
+    assert_rule(&goal, "luck", 10, "solved");
+    char* s = settings_of(gr_scorer_rule_critic.block, ""); /* signal = distance */
+    assert_int_equal(gr_scorer_check(&gr_scorer_rule_critic, s, &toy_facts), GR_EARG);
+    assert_non_null(strstr(gr_last_error_text(), "reports no `distance`"));
+    assert_int_equal(gr_scorer_check(&gr_scorer_rule_critic, s, gr_world_find("keydoor")), GR_OK);
+    free(s);
+}
+
 static void weights_are_checked_before_the_run(void** state)
 {
     (void)state;
@@ -767,6 +809,7 @@ int main(void)
         cmocka_unit_test(split_weights_are_unbiased),
         cmocka_unit_test(ranks_descend_and_ties_are_drawn),
         cmocka_unit_test(scorers_score_what_they_say),
+        cmocka_unit_test(the_rule_critic_judges_what_a_step_did),
         cmocka_unit_test(weights_are_checked_before_the_run),
         cmocka_unit_test(lists_know_their_members),
     };

@@ -257,6 +257,36 @@ static void a_value_model_resumes_bit_for_bit(void** state)
     }
 }
 
+/* Steps that are judged and made again: the same run on any threads and after kills, at parity. */
+static void rewinds_resume_bit_for_bit(void** state)
+{
+    (void)state;
+    const char* const more[] = {"rollout.strategy=proceed", "scorer.name=rule_critic",
+                                "proceed.told=critique",    "proceed.final_share=0.25",
+                                "rollout.max_context=512",  "optimizer.minibatches=2"};
+    const char* one[GR_COUNT(more) + 1];
+    memcpy(one, more, sizeof more);
+    one[GR_COUNT(more)] = "device.threads=1";
+    assert_int_equal(train("rewind_whole", GR_COUNT(more), more), 0);
+    assert_int_equal(train("rewind_one", GR_COUNT(one), one), 0);
+    assert_same_run("rewind_whole", "rewind_one");
+    for (int kills = 1, status = 137; status != 0; kills++) {
+        const char* fault = kills < 4 ? "kill:record.rename:6" : NULL;
+        status = finish(start_train(fault, "rewind_cut", GR_COUNT(more), more));
+        assert_int_equal(status, kills < 4 ? 137 : 0);
+    }
+    assert_same_run("rewind_whole", "rewind_cut");
+    char *metrics = slurp("rewind_whole", "/t/metrics.jsonl"),
+         *trees = slurp("rewind_whole", "/t/trees.jsonl");
+    assert_non_null(strstr(metrics, "\"parity/max_abs_dlogp\": 0,"));
+    assert_null(strstr(metrics, "\"budget/refiner_tokens\": 0,"));
+    assert_non_null(strstr(trees, "\"kind\": \"rejected\""));
+    assert_non_null(strstr(trees, "\"logp_from\": \"trainer\""));
+    assert_non_null(strstr(trees, "\"critique\": \"the step"));
+    free(metrics);
+    free(trees);
+}
+
 static void sigterm_leaves_a_checkpoint_to_go_on_from(void** state)
 {
     (void)state;
@@ -723,6 +753,7 @@ int main(void)
         cmocka_unit_test(inspect_draws_deep_and_wide_trees),
         cmocka_unit_test(inspect_names_a_damaged_line),
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
+        cmocka_unit_test(rewinds_resume_bit_for_bit),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
         cmocka_unit_test(signals_end_the_step_with_a_checkpoint),
         cmocka_unit_test(budgets_end_a_run),

@@ -12,6 +12,10 @@
 
 #define GR_HEADS_MAX 3 /* scalar heads of a value model */
 
+/* Paths whose demonstrated steps are trained: all, those with success, those whose leaf has a
+ * positive advantage. A step that is left out of a path still counts as a part of its length. */
+enum { GR_DEMO_ALWAYS, GR_DEMO_IF_SUCCESS, GR_DEMO_IF_POSITIVE };
+
 /* The value that head `head` gives to the hidden row of token `offset` of a node (its action and
  * observation tokens counted together). */
 typedef struct gr_read {
@@ -61,6 +65,7 @@ typedef struct gr_credit {
     int32_t* read_of; /* (tokens of the tree, n_heads): its read, or -1 */
     int64_t leaf_cap, node_cap, path_cap, kinds_cap, token_cap, at_cap;
     int64_t read_cap, target_cap, probe_cap, read_of_cap;
+    int demo_mask; /* GR_DEMO_ALWAYS, ...: the caller's, kept from tree to tree */
     bool idle; /* all advantages are exactly 0: the group cannot teach. Never with a value model,
                   which learns from every group */
 } gr_credit;
@@ -81,6 +86,8 @@ static inline bool gr_credit_trained(const gr_credit* c, int node, int k)
     return t->train[node] && (c->n_kinds == 1 || c->kinds[t->token_begin[node] + k] != 0);
 }
 int gr_credit_n_trained(const gr_credit* c, int node); /* of its action tokens */
+/* Whether leaf number l teaches `node` nothing, as a demonstration that demo_mask leaves out. */
+bool gr_credit_masked(const gr_credit* c, int l, int node);
 
 typedef struct gr_estimator {
     const char* name;

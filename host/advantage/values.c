@@ -110,6 +110,13 @@ int gr_credit_n_trained(const gr_credit* c, int node)
     return n;
 }
 
+bool gr_credit_masked(const gr_credit* c, int l, int node)
+{
+    if (c->tree->kind[node] != GR_DEMO || c->demo_mask == GR_DEMO_ALWAYS) return false;
+    if (c->demo_mask == GR_DEMO_IF_SUCCESS) return !c->tree->success[c->leaf[l]];
+    return gr_credit_at(c, l, node) <= 0;
+}
+
 double gr_credit_at(const gr_credit* c, int l, int node)
 {
     double sum = 0;

@@ -131,6 +131,7 @@ static void print_node(const options* o, const cJSON* node, const char* indent, 
     const char* status = text(node, "status");
     bool success = flag(node, "success");
     double score = number(node, "score"), advantage = number(node, "advantage");
+    const char *kind = text(node, "kind"), *critique = text(node, "critique");
     bool inner = strcmp(status, "inner") == 0;
     printf("%s%s%s%s ", indent, last ? "└─" : "├─", n_children > 1 ? "┬" : "─",
            colour(status, success));
@@ -149,6 +150,15 @@ static void print_node(const options* o, const cJSON* node, const char* indent, 
     else if (number(node, "leaves") > 0) /* leaves below differ */
         printf("  A %+.2f %+.2f", number(node, "a_pos"), number(node, "a_neg"));
     if (flag(node, "stepped") && !flag(node, "valid")) printf("  not understood");
+    if (strcmp(kind, "policy") != 0 && kind[0] != 0) {
+        printf("  ");
+        gr_command_print_text(kind, strlen(kind), 60);
+    }
+    if (critique[0] != 0) {
+        printf("  \"");
+        gr_command_print_text(critique, strlen(critique), 100);
+        printf("\"");
+    }
     if (filtered(o) && meets(o, node)) printf("  <--");
     printf("%s\n", isatty(STDOUT_FILENO) ? "\033[0m" : "");
     if (!o->observations) return;

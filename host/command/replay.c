@@ -57,6 +57,7 @@ typedef struct record {
     int32_t* context;
     int64_t context_cap;
     int n_context;
+    bool sampled_elsewhere; /* the logged log-probs are those of another context */
 } record;
 
 static double number(const cJSON* object, const char* key)
@@ -72,21 +73,40 @@ static const cJSON* find(const cJSON* nodes, int64_t id)
     return NULL;
 }
 
+static void append_tokens(record* r, const cJSON* node, const char* key)
+{
+    const cJSON* token;
+    cJSON_ArrayForEach(token, cJSON_GetObjectItemCaseSensitive(node, key))
+    {
+        GR_RESERVE(r->context, r->context_cap, r->n_context + 1);
+        r->context[r->n_context++] = (int32_t)token->valuedouble;
+    }
+}
+
 /* Tokens from the root to the end of `id`: a node's action tokens are logged, observations are text. */
 static void append_path(record* r, const cJSON* nodes, int64_t id)
 {
     const cJSON* node = find(nodes, id);
     if (node == NULL) return;
     if (number(node, "parent") >= 0) append_path(r, nodes, (int64_t)number(node, "parent"));
-    static const char* const parts[] = {"tokens", "obs_tokens"};
-    for (int p = 0; p < 2; p++) {
-        const cJSON* token;
-        cJSON_ArrayForEach(token, cJSON_GetObjectItemCaseSensitive(node, parts[p]))
-        {
-            GR_RESERVE(r->context, r->context_cap, r->n_context + 1);
-            r->context[r->n_context++] = (int32_t)token->valuedouble;
-        }
+    append_tokens(r, node, "tokens");
+    append_tokens(r, node, "obs_tokens");
+}
+
+/* A step that was made again was sampled behind the action it took the place of and what was told
+ * about that. */
+static gr_status append_attempt(record* r, const cJSON* nodes)
+{
+    const cJSON* about = find(nodes, (int64_t)number(r->node, "about"));
+    const cJSON* told = cJSON_GetObjectItemCaseSensitive(r->node, "told");
+    if (about == NULL) return GR_OK;
+    if (cJSON_GetArraySize(told) > 0) {
+        append_tokens(r, about, "tokens");
+        append_tokens(r, r->node, "told");
     }
+    const char* from = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->node, "logp_from"));
+    r->sampled_elsewhere = from != NULL && strcmp(from, "trainer") == 0;
+    return GR_OK;
 }
 
 static gr_status read_record(const options* o, record* r)
@@ -114,7 +134,7 @@ static gr_status read_record(const options* o, record* r)
                        (long long)o->group, (long long)o->node);
     }
     append_path(r, nodes, (int64_t)number(r->node, "parent"));
-    return GR_OK;
+    return append_attempt(r, nodes);
 }
 
 /* Brings the run to the weights that sampled `step`: those after step - 1 steps. */
@@ -162,8 +182,13 @@ static void print_comparison(const gr_run* run, const record* r, const gr_reply*
         gr_decode(run->tokenizer, GR_MARKUP, a->token, a->n_tokens, text, (int)sizeof text);
     printf("context   %d tokens\naction    ", r->n_context);
     gr_command_print_text(text, (size_t)length, (size_t)length);
-    printf("\ntokens    %s\nlog-probs %s (largest difference %.3g)\n", same ? "equal" : "DIFFER",
-           same && worst == 0 ? "equal" : "differ", worst);
+    printf("\ntokens    %s\n", same ? "equal" : "DIFFER");
+    if (r->sampled_elsewhere) {
+        printf("log-probs in the log are those of the path, where these tokens were not sampled\n");
+        return;
+    }
+    printf("log-probs %s (largest difference %.3g)\n", same && worst == 0 ? "equal" : "differ",
+           worst);
 }
 
 static gr_status replay(const options* o, gr_config* c, gr_run* run, record* r)

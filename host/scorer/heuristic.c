@@ -58,10 +58,7 @@ static bool next_weight(const char** at, const gr_world* world, weight* w)
     *at = end;
     w->name = begin;
     w->n_name = n_name;
-    for (int i = 0; i < world->n_signals; i++) {
-        const char* s = world->signal[i];
-        if (strlen(s) == (size_t)n_name && memcmp(s, begin, (size_t)n_name) == 0) w->signal = i;
-    }
+    w->signal = gr_signal_find(world, begin, (size_t)n_name);
     return true;
 }
 
@@ -79,29 +76,18 @@ double gr_heuristic_score(const void* settings, const gr_tree* t, const gr_world
     return fmin(fmax(sum, 0), 1);
 }
 
-static gr_status unknown_signal(const char* block, const weight* w, const gr_world* world)
+static gr_status check(const gr_scorer* self, const void* settings, const gr_world* world)
 {
-    char known[512] = "none";
-    int n = 0;
-    for (int i = 0; i < world->n_signals && n < (int)sizeof known; i++) {
-        n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", i > 0 ? ", " : "",
-                      world->signal[i]);
-    }
-    return GR_FAIL(GR_EARG, "%s.weights: the world `%s` reports no `%.*s`; it reports: %s", block,
-                   world->name, w->n_name, w->name, known);
-}
-
-gr_status gr_scorer_check(const gr_scorer* s, const void* settings, const gr_world* world)
-{
-    if (s != &gr_scorer_heuristic && s != &gr_scorer_noisy) return GR_OK;
     const char* at = settings;
-    const char* block = s->block->name;
+    const char* block = self->block->name;
     uint32_t seen = 0;
     weight w;
     while (next_weight(&at, world, &w)) {
         if (w.name == NULL)
             return GR_FAIL(GR_EARG, "%s.weights: `%s` is not name=weight", block, at);
-        if (w.signal < 0) return unknown_signal(block, &w, world);
+        if (w.signal < 0) {
+            return gr_signal_unknown(block, "weights", w.name, (size_t)w.n_name, world);
+        }
         if (seen >> w.signal & 1) {
             return GR_FAIL(GR_EARG, "%s.weights: `%.*s` is named twice", block, w.n_name, w.name);
         }
@@ -130,5 +116,6 @@ static void noisy(const void* settings, const gr_tree* t, const gr_world* world,
 }
 
 const gr_scorer gr_scorer_heuristic = {
-    .name = "heuristic", .block = &heuristic_block, .score = heuristic};
-const gr_scorer gr_scorer_noisy = {.name = "noisy", .block = &noisy_block, .score = noisy};
+    .name = "heuristic", .block = &heuristic_block, .check = check, .score = heuristic};
+const gr_scorer gr_scorer_noisy = {
+    .name = "noisy", .block = &noisy_block, .check = check, .score = noisy};

@@ -1,26 +1,41 @@
-/* scorer.h - how good is a prefix. Level 5.
+/* scorer.h - how good is a prefix, or the step that it ends with. Level 5.
  *
  * Scores decide where to spend and nothing else: they never touch rewards or advantages. Terminal
- * states score 1 or 0 by their success. */
+ * states score 1 or 0 by their success. A critic is a scorer that judges the last step of the
+ * prefix, on a scale of 0 to 10 (score = level / 10), and says why. */
 #pragma once
 #include "host/tree.h"
 
-typedef struct gr_scorer {
+#define GR_LEVELS 10 /* of critics: 0 does harm, 10 solves the task */
+
+typedef struct gr_scorer gr_scorer;
+struct gr_scorer {
     const char* name;
     const gr_block* block;
     int turn_cost; /* environment turns one call is charged as: 0 for heuristics, 1 for a model */
+    /* Refuses settings that do not fit the world, such as signals it does not report; NULL: any
+     * settings fit any world. */
+    gr_status (*check)(const gr_scorer* self, const void* settings, const gr_world* world);
     /* Scores of n nodes in [0, 1] into out. `key` serves random scorers. */
     void (*score)(const void* settings, const gr_tree* t, const gr_world* world, uint64_t key,
                   const int32_t* node, int n, double* out);
-} gr_scorer;
+    /* Why a node has that score, in words: at most cap - 1 bytes and a terminator; returns the
+     * bytes written. NULL: it does not say. */
+    int (*critique)(const void* settings, const gr_tree* t, int node, double score, char* text,
+                    int cap);
+};
 
 extern const gr_scorer gr_scorer_heuristic, gr_scorer_noisy, gr_scorer_random, gr_scorer_constant,
-    gr_scorer_reward_only;
+    gr_scorer_reward_only, gr_scorer_rule_critic;
 extern const gr_scorer* const gr_scorers[]; /* NULL-terminated */
 const gr_scorer* gr_scorer_find(const char* name);
-/* Refuses settings that name signals the world does not report. */
 GR_MUST_CHECK gr_status gr_scorer_check(const gr_scorer* s, const void* settings,
                                         const gr_world* world);
+/* Number of the world's signal of n bytes of name; -1: it reports none of that name. */
+int gr_signal_find(const gr_world* world, const char* name, size_t n);
+/* The error about a setting `key` of a block that names an unknown signal. */
+gr_status gr_signal_unknown(const char* block, const char* key, const char* name, size_t n,
+                            const gr_world* world);
 /* The score by which a heuristic sees one node; noisy(p) builds on it. `settings` of both begin
  * with the text of weights. */
 double gr_heuristic_score(const void* settings, const gr_tree* t, const gr_world* world, int node);

@@ -4,8 +4,13 @@
 #include <string.h>
 
 const gr_strategy* const gr_strategies[] = {
-    &gr_strategy_flat,      &gr_strategy_patr,        &gr_strategy_patr_retro,
-    &gr_strategy_tree_grpo, &gr_strategy_tree_random, NULL,
+    &gr_strategy_flat,
+    &gr_strategy_patr,
+    &gr_strategy_patr_retro,
+    &gr_strategy_proceed,
+    &gr_strategy_tree_grpo,
+    &gr_strategy_tree_random,
+    NULL,
 };
 
 const gr_strategy* gr_strategy_find(const char* name)

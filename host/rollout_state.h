@@ -1,0 +1,69 @@
+/* rollout_state.h - what the files of the rollout loop know of each other. Level 6.
+ *
+ * rollout.c has the loop, turns and rounds, rollout_refine.c steps that are made again. */
+#pragma once
+#include "host/rollout.h"
+
+enum { KEY_ENV = 0x656e76, KEY_EXPERT = 0x657870657274 };
+
+#define TEXT_MAX GR_OBS_MAX
+
+typedef enum stage { STAGE_WAITING, STAGE_RESET, STAGE_GROWING, STAGE_DONE } stage;
+
+/* One tree while it grows. */
+typedef struct grower {
+    gr_tree* tree;
+    const gr_rollout_task* task;
+    stage stage;
+    int running; /* branches that are sampling or stepping */
+    int round;
+} grower;
+
+struct gr_rollout {
+    gr_engine* engine; /* borrowed */
+    gr_envs* envs;     /* borrowed */
+    uint64_t seed;
+    gr_rollout_times times;
+    const char* volatile phase;
+    /* of the run in progress */
+    const gr_rollout_settings* s;
+    int horizon;
+    grower* grower;
+    int64_t grower_cap;
+    int32_t* path;
+    int64_t path_cap;
+    double* score;
+    int64_t score_cap;
+    int32_t* node;
+    int64_t node_cap;
+    uint64_t* uid;
+    int64_t uid_cap;
+    double* unsampled; /* zeros: log-probs of what no model sampled */
+    int64_t unsampled_cap;
+    gr_dialog dialog;
+    char text[TEXT_MAX], shown[TEXT_MAX * 2];
+};
+
+/* ---- rollout.c ------------------------------------------------------------------------------- */
+
+/* Names the tree and the node that an answer belongs to. */
+uint64_t gr_rollout_tag(const gr_rollout* r, const grower* g, int node);
+/* Tokens up to the end of `node` into r->path, with room for `more`; returns their number. */
+int gr_rollout_path(gr_rollout* r, const gr_tree* t, int node, int more);
+void gr_rollout_release(gr_rollout* r, gr_tree* t, int node); /* environment handle and KV pages */
+void gr_rollout_act(gr_rollout* r, grower* g, int node);      /* its action goes to the world */
+
+/* ---- rollout_refine.c ------------------------------------------------------------------------ */
+
+/* Carries out GR_REFINE. Nothing happens where the tree has no turn left for another attempt or the
+ * refiner's context no token. */
+void gr_rollout_refine(gr_rollout* r, grower* g, const gr_decision* d);
+/* The refiner's action is in the tree: what was sampled behind a critique goes on behind the clean
+ * path. */
+void gr_rollout_on_refined(gr_rollout* r, gr_tree* t, int node);
+/* Whether a turn that starts from the end of `node` may still be taken back. */
+bool gr_rollout_may_rewind(const gr_rollout* r, const gr_tree* t, int node);
+/* `node` has been answered, so its own turn is final: rejected attempts at it let go of their
+ * states, and so does the node they all started from. */
+void gr_rollout_settle(gr_rollout* r, gr_tree* t, int node);
+bool gr_rollout_keeps_texts(const gr_rollout* r); /* of observations, for who reads them again */
