@@ -29,9 +29,8 @@ static const struct {
     {"proceed", "mu", "proceed.loss=sft"},
     {"proceed", "phi_scale", "proceed.weight=phi"},
     {"value", "coef", "value.backbone=shared"},
-    {"warmstart", "steps|load", "model.path="},
+    {"warmstart", "load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},
-    {"warmstart", learning, "model.path="},
     {"warmstart", learning, "warmstart.load="},
     {"warmstart", learning, "!warmstart.steps=0"},
 };

@@ -143,7 +143,7 @@ static const gr_setting optimizer[] = {
 
 #define S gr_config_warmstart
 static const gr_setting warmstart[] = {
-    GR_SET_INT(S, steps, 0, 1e9, 0, "updates on demonstrations before step 1; not with model.path"),
+    GR_SET_INT(S, steps, 0, 1e9, 0, "updates on demonstrations before step 1"),
     GR_SET_INT(S, batch, 1, 1e6, 64, "episodes of an update"),
     GR_SET_REAL(S, lr, 0, 100, 2e-3, "learning rate, decaying as a cosine"),
     GR_SET_INT(S, warmup_steps, 0, 1e9, 10, "updates over which the rate rises to lr"),

@@ -14,7 +14,6 @@
 typedef struct pre_tokenizer {
     const char *name, *normalizer, *steps;
     bool ignore_merges; /* a piece that is a token is one, whatever the merges say */
-    bool bos;           /* texts begin with it unless the file says otherwise */
 } pre_tokenizer;
 
 #define SPLIT(regex)                                                                         \
@@ -30,9 +29,9 @@ static const pre_tokenizer known[] = {
     {"smollm", "null",
      "{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"ByteLevel\","
      "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}",
-     false, false},
-    {"qwen2", "{\"type\":\"NFC\"}", SPLIT(WORDS("\\\\p{N}")), false, false},
-    {"llama-bpe", "null", SPLIT(WORDS("\\\\p{N}{1,3}")), true, true},
+     false},
+    {"qwen2", "{\"type\":\"NFC\"}", SPLIT(WORDS("\\\\p{N}")), false},
+    {"llama-bpe", "null", SPLIT(WORDS("\\\\p{N}{1,3}")), true},
 };
 
 static const pre_tokenizer* find_pre(const gr_gguf_vocab* v)
@@ -117,11 +116,6 @@ static void put_model(page* p, const gr_gguf_vocab* v, const pre_tokenizer* pre)
     fputs("]}", p->out);
 }
 
-static bool begins_with_bos(const gr_gguf_vocab* v, const pre_tokenizer* pre)
-{
-    return v->bos >= 0 && (v->add_bos == 1 || (v->add_bos < 0 && pre->bos));
-}
-
 static void put_post_processor(page* p, const gr_gguf_vocab* v)
 {
     gr_gguf_text bos = v->token[v->bos];
@@ -154,7 +148,7 @@ static gr_status write_tokenizer(const char* folder, const gr_gguf_vocab* v,
         "\"normalizer\":%s,\n\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[%s]},\n"
         "\"post_processor\":",
         pre->normalizer, pre->steps);
-    if (begins_with_bos(v, pre)) {
+    if (v->add_bos) {
         put_post_processor(&p, v);
     } else {
         fputs("null", p.out);

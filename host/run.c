@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "host/train.h"
+#include "model/vocabulary.h"
 
 #define MAX_HANDLES 65536 /* environment states; a state is a few hundred bytes */
 #define MAX_SEQS \
@@ -212,7 +213,7 @@ static gr_status choose_chat(gr_run* run)
     *f = (gr_dialog_format){.tokenizer = run->tokenizer, .no_think = !c->think};
     if (strcmp(c->chat, "auto") == 0) {
         if (c->path[0] == 0) return GR_FAIL(GR_EARG, "model.chat: auto needs model.path");
-        GR_TRY(gr_chat_of_folder(&f->chat, c->path));
+        GR_TRY(gr_model_chat(&f->chat, c->path));
     } else if (strcmp(c->chat, "none") != 0) {
         f->chat = gr_chat_find(c->chat);
         if (f->chat == NULL) return GR_FAIL(GR_EARG, "model.chat: no format `%s`", c->chat);
@@ -228,9 +229,7 @@ static gr_status choose_chat(gr_run* run)
 static gr_status open_tokenizer(gr_run* run, const gr_model_config* m)
 {
     const char* path = run->config->model.path;
-    if (path[0] != 0 && gr_tokenizer_exists(path)) {
-        GR_TRY(gr_tokenizer_load(&run->tokenizer, path));
-    }
+    if (path[0] != 0) GR_TRY(gr_model_tokenizer(&run->tokenizer, path));
     int n = gr_tokenizer_vocab(run->tokenizer);
     if (n <= m->vocab) return GR_OK;
     return GR_FAIL(GR_EDATA, "%s: the vocabulary has %d tokens, the model %d", path, n, m->vocab);

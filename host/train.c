@@ -419,16 +419,15 @@ static gr_status open_log(gr_run* run, bool* resumed)
     return st;
 }
 
-/* Weights before the first step: given ones, or initial ones that learn from demonstrations. */
+/* Weights before the first step: given or initial ones, which may learn from demonstrations. */
 static gr_status start(gr_run* run)
 {
     const gr_config* c = run->config;
     const char* given = c->model.path[0] ? c->model.path : c->warmstart.load;
     if (given[0] != 0) {
         GR_TRY(gr_checkpoint_load(given, NULL, &run->weights, NULL, NULL));
-    } else if (c->warmstart.steps > 0) {
-        GR_TRY(gr_warmstart(run));
     }
+    if (c->warmstart.load[0] == 0 && c->warmstart.steps > 0) GR_TRY(gr_warmstart(run));
     if (run->critic.n_heads > 0) {
         gr_critic_start(&run->critic, &run->weights, (uint64_t)c->run.seed);
     }

@@ -99,8 +99,10 @@ typedef struct gr_gguf_vocab {
     gr_gguf_text* merge;        /* (n_merges) "left right", best first */
     int n_tokens, n_merges;
     int bos, eos, unknown, pad; /* ids, -1: none */
-    int add_bos, add_eos;       /* 1, 0, or -1: not said */
-    int add_space_prefix;
+    int add_eos;                /* 1, 0, or -1: not said */
+    /* Where the file does not say: as llama.cpp, true for SentencePiece and, of a text's beginning,
+     * for llama-bpe. Without a bos nothing is added. */
+    bool add_bos, add_space_prefix;
 } gr_gguf_vocab;
 
 /* Its texts point into g's file. EDATA where the file has none, or one that contradicts itself. */

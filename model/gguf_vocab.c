@@ -30,11 +30,12 @@ static gr_gguf_text text(const gr_gguf* g, const char* key)
     return gr_gguf_text_at(find(g, key, GR_GGUF_TEXT, false));
 }
 
-static int flag(const gr_gguf* g, const char* key)
+/* 1, 0, or `fallback` where the file does not say. */
+static int flag(const gr_gguf* g, const char* key, int fallback)
 {
     int64_t x = -1;
     const gr_gguf_value* v = find(g, key, GR_GGUF_BOOL, false);
-    return gr_gguf_whole(v, 0, &x) ? (int)x : -1;
+    return gr_gguf_whole(v, 0, &x) ? (int)x : fallback;
 }
 
 static gr_status read_texts(const gr_gguf* g, const char* key, gr_gguf_text** out, int* n)
@@ -119,9 +120,11 @@ static gr_status read_vocab(gr_gguf_vocab* v, const gr_gguf* g)
     v->score = score;
     GR_TRY(read_texts(g, "tokenizer.ggml.merges", &v->merge, &v->n_merges));
     GR_TRY(read_ids(v, g));
-    v->add_bos = flag(g, "tokenizer.ggml.add_bos_token");
-    v->add_eos = flag(g, "tokenizer.ggml.add_eos_token");
-    v->add_space_prefix = flag(g, "tokenizer.ggml.add_space_prefix");
+    bool pieces = gr_gguf_is(v->model, "llama");
+    bool begins = pieces || gr_gguf_is(v->pre, "llama-bpe");
+    v->add_bos = flag(g, "tokenizer.ggml.add_bos_token", begins) != 0 && v->bos >= 0;
+    v->add_eos = flag(g, "tokenizer.ggml.add_eos_token", -1);
+    v->add_space_prefix = flag(g, "tokenizer.ggml.add_space_prefix", pieces) != 0;
     return GR_OK;
 }
 

@@ -227,7 +227,8 @@ static void unknown_templates_say_what_to_do(void** state)
     assert_non_null(mkdtemp(dir));
     (void)snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
     (void)snprintf(config, sizeof config, "%s/tokenizer_config.json", dir);
-    assert_int_equal(gr_chat_of_folder(&f, dir), GR_EIO);
+    assert_int_equal(gr_chat_of_folder(&f, dir), GR_EDATA);
+    assert_non_null(strstr(gr_last_error_text(), "name a format in model.chat"));
     put(config, "{}");
     assert_int_equal(gr_chat_of_folder(&f, dir), GR_EDATA);
     cJSON* root = cJSON_CreateObject();

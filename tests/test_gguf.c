@@ -315,7 +315,7 @@ static void vocabularies_are_read(void** state)
             assert_true(gr_gguf_is(v.merge[i], i % 2 ? "a b" : "Ġ t"));
         assert_int_equal(v.score == NULL, w.n_scores == 0);
         assert_true(v.eos == w.eos && v.bos == -1 && v.pad == -1 && v.unknown == -1);
-        assert_true(v.add_bos == 0 && v.add_eos == -1 && v.chat_template.n == 0);
+        assert_true(!v.add_bos && v.add_eos == -1 && v.chat_template.n == 0);
         gr_gguf_vocab_close(&v);
         gr_gguf_vocab_close(&v);
         gr_gguf_close(&g);

@@ -25,7 +25,7 @@ BEGIN {
           "kernels/device.h 1  kernels/backend.h 1.5  envs/env.h 1  envs/protocol.h 1.5  envs/sandbox/sandbox.h 1.5  host/config.h 1  host/comm.h 1 " \
           "model/tokenizer.h 1  model/chat.h 1.5  model/half.h 0.5  model/map.h 0.5  model/quant.h 0.5  model/gguf.h 0.7 " \
           "kernels/ops.h 2  kernels/cuda/port.cuh 2  model/config.h 2.2  model/batch.h 2 " \
-          "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6  model/gguf_weights.h 2.6 " \
+          "model/weights.h 2.5  model/safetensors.h 2.5  model/folder.h 2.6  model/gguf_weights.h 2.6  model/vocabulary.h 2.7 " \
           "model/transformer.h 3  model/value.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
           "model/engine.h 4  host/tree.h 4.5  host/dialog.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
@@ -82,7 +82,7 @@ any='host|kernels|model|envs'
 deny "$any" 'assert\(' 'GR_ASSERT: assert and what it calls vanish under NDEBUG'
 # Buffers of files, opened devices and libraries, and the self-check of the page pool are no part of a step.
 deny 'kernels|model' '(malloc|calloc|realloc|aligned_alloc)\(' 'memory comes from gr_arena, gr_dev_alloc' \
-    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/weights|model/kv|model/(tokenizer|chat)/[a-z]+)\.cu?'
+    '(kernels/cpu/device|kernels/cuda/device|kernels/cpu/onednn|model/safetensors|model/gguf|model/gguf_vocab|model/gguf_weights|model/folder|model/vocabulary|model/weights|model/kv|model/(tokenizer|chat)/[a-z]+)\.cu?'
 deny "$any" '(rand|srand|random|drand48|time)\(' 'randomness is gr_philox, the clock gr_now_s'
 deny "$any" '(exit|abort)\(' 'errors travel as gr_status, bugs stop at GR_ASSERT' \
     'host/base\.c|host/command/[a-z]+\.c'

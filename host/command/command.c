@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "host/json.h"
+#include "model/folder.h"
 
 const gr_command* const gr_commands[] = {
     &gr_command_train,   &gr_command_eval,    &gr_command_generate,
@@ -128,11 +129,45 @@ static bool exists(const char* path)
     return stat(path, &s) == 0;
 }
 
+/* Weights without a run: a GGUF file, or a folder of a model as the Hugging Face libraries write it. */
+static gr_status find_model(const char* where, bool* found)
+{
+    static const char* const file[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[1200];
+    GR_TRY(gr_folder_gguf(where, path, sizeof path));
+    *found = path[0] != 0;
+    for (int i = 0; i < GR_COUNT(file); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", where, file[i]);
+        *found = *found || exists(path);
+    }
+    return GR_OK;
+}
+
+/* Default settings but for the overrides. */
+static gr_status open_model(gr_run* run, gr_config* c, const char* where, const gr_command_words* w)
+{
+    gr_command_words words = *w;
+    char path[1200];
+    if (words.n_overrides == GR_COUNT(words.override)) return GR_FAIL(GR_EARG, "too many words");
+    (void)snprintf(path, sizeof path, "model.path=%s", where);
+    words.override[words.n_overrides++] = path;
+    GR_TRY(gr_config_load(c, NULL, words.n_overrides, words.override));
+    GR_TRY(gr_run_open(run, c, GR_RUN_EVAL, where, false));
+    GR_TRY(gr_folder_load(&run->weights, where));
+    gr_engine_reset(&run->engine);
+    return GR_OK;
+}
+
 gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where, const char* label,
                               gr_run_mode mode, const gr_command_words* w)
 {
     char config[1200], checkpoint[1024];
+    bool model = false;
     (void)snprintf(config, sizeof config, "%s/state.json", where);
+    if (mode == GR_RUN_EVAL && label == NULL && !exists(config)) {
+        GR_TRY(find_model(where, &model));
+        if (model) return open_model(run, c, where, w);
+    }
     if (exists(config)) { /* a checkpoint folder: the run is two levels up */
         (void)snprintf(checkpoint, sizeof checkpoint, "%s", where);
         (void)snprintf(config, sizeof config, "%s/../../config.json", where);

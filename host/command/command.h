@@ -52,7 +52,8 @@ error_t gr_command_parse(gr_command_words* w, int key, char* arg, struct argp_st
 
 /* Opens what a finished or interrupted run left, for reading: config.json of the run, its overrides,
  * and the weights of a checkpoint. `where` is a run folder (newest checkpoint, or `label`) or a
- * checkpoint folder inside one. */
+ * checkpoint folder inside one; for eval without `label` also a model, whose settings are the
+ * defaults. */
 GR_MUST_CHECK gr_status gr_command_open_run(gr_run* run, gr_config* c, const char* where,
                                             const char* label, gr_run_mode mode,
                                             const gr_command_words* w);

@@ -66,9 +66,12 @@ static error_t parse(int key, char* arg, struct argp_state* state)
 static const struct argp argp = {
     option_list,
     parse,
-    "RUN|CHECKPOINT [section.key=value ...]",
-    "Continues a prompt with the model of a checkpoint.\v"
+    "RUN|CHECKPOINT|MODEL [section.key=value ...]",
+    "Continues a prompt with the model of a checkpoint, of a model folder or of a GGUF file. Where "
+    "model.chat names a format, the prompt is what a user says and the continuation the answer.\v"
     "Examples:\n"
+    "  grove generate models/smollm2-135m model.chat=auto --greedy -p 'What is the capital of "
+    "France?'\n"
     "  printf 'P__H\\n____\\n_H__\\n___G\\n' | grove generate runs/frozenlake_patr -p - "
     "--samples 4\n"
     "  grove generate runs/frozenlake_patr -p $'P_\\n_G\\n' --greedy\n",
@@ -100,12 +103,34 @@ static void print(const gr_run* run, const gr_reply* a)
     gr_command_print_lines(text, (size_t)length, "");
 }
 
-/* The prompt is markup: who writes it may spell special tokens. */
-static int encode(const gr_tokenizer* t, const char* text, int n_text, int32_t* token, int cap)
+/* Returns the tokens that the prompt takes, of which at most `cap` are written. Without a chat format it
+ * is markup: who writes it may spell special tokens. */
+static int encode(gr_dialog* d, const char* text, int n_text, int32_t* token, int cap)
 {
+    const gr_tokenizer* t = d->format.tokenizer;
     int n = 0;
+    if (d->format.chat != NULL) {
+        static const gr_world silent = {.prompt = ""};
+        gr_dialog_open(d, &silent, text, n_text);
+        memcpy(token, d->out.token, (size_t)GR_MIN(d->out.n, cap) * sizeof *token);
+        return d->out.n;
+    }
     if (gr_tokenizer_bos(t) >= 0) token[n++] = gr_tokenizer_bos(t);
     return n + gr_encode(t, GR_MARKUP, text, n_text, token + n, cap - n);
+}
+
+/* What comes back is printed as it comes. */
+static gr_status decode(gr_run* run, int64_t* tokens)
+{
+    gr_reply a;
+    while (!gr_engine_idle(&run->engine)) {
+        GR_TRY(gr_engine_step(&run->engine));
+        while (gr_engine_poll(&run->engine, &a)) {
+            print(run, &a);
+            *tokens += a.n_tokens;
+        }
+    }
+    return GR_OK;
 }
 
 static gr_status generate(const options* o, gr_config* c, gr_run* run)
@@ -116,39 +141,37 @@ static gr_status generate(const options* o, gr_config* c, gr_run* run)
     int n = 0;
     GR_TRY(read_prompt(o, text, sizeof text, &n));
     GR_TRY(gr_command_open_run(run, c, o->words.subject, o->label, GR_RUN_EVAL, &o->words));
-    n = encode(run->tokenizer, text, n, token, GR_COUNT(token));
+    gr_dialog d;
+    gr_dialog_init(&d, &run->train_settings.dialog);
+    n = encode(&d, text, n, token, GR_COUNT(token));
     if (n >= run->weights.config.max_context || n > GR_COUNT(token)) {
+        gr_dialog_free(&d);
         return GR_FAIL(GR_EARG, "--prompt: %d tokens do not fit rollout.max_context = %d", n,
                        run->weights.config.max_context);
     }
     int samples = GR_MIN(o->samples, GR_COUNT(uid));
     for (int i = 0; i < samples; i++) uid[i] = gr_key_join(o->seed, (uint64_t)i);
-    gr_engine_submit(&run->engine,
-                     &(gr_request){
-                         .seq = gr_engine_open_seq(&run->engine),
-                         .context = token,
-                         .n_context = n,
-                         .n_children = samples,
-                         .uid = uid,
-                         .sampling = {.temperature = (float)o->temperature,
-                                      .top_p = (float)c->rollout.top_p,
-                                      .min_p = (float)c->rollout.min_p,
-                                      .top_k = (int32_t)c->rollout.top_k,
-                                      .greedy = o->greedy},
-                         .stop = o->stop,
-                         .max_tokens = GR_MIN(o->tokens, (int)c->rollout.max_turn_tokens),
-                         .purpose = GR_FOR_EVAL,
-                     });
-    gr_reply a;
+    gr_request r = {
+        .seq = gr_engine_open_seq(&run->engine),
+        .context = token,
+        .n_context = n,
+        .n_children = samples,
+        .uid = uid,
+        .sampling = {.temperature = (float)o->temperature,
+                     .top_p = (float)c->rollout.top_p,
+                     .min_p = (float)c->rollout.min_p,
+                     .top_k = (int32_t)c->rollout.top_k,
+                     .greedy = o->greedy},
+        .max_tokens = GR_MIN(o->tokens, (int)c->rollout.max_turn_tokens),
+        .purpose = GR_FOR_EVAL,
+    };
+    if (d.format.chat != NULL) gr_dialog_stop(&d, o->stop, &r);
+    if (o->stop != NULL) r.stop = o->stop;
+    gr_engine_submit(&run->engine, &r);
+    gr_dialog_free(&d);
     double begin = gr_now_s();
     int64_t tokens = 0;
-    while (!gr_engine_idle(&run->engine)) {
-        GR_TRY(gr_engine_step(&run->engine));
-        while (gr_engine_poll(&run->engine, &a)) {
-            print(run, &a);
-            tokens += a.n_tokens;
-        }
-    }
+    GR_TRY(decode(run, &tokens));
     fprintf(stderr, "%d of %d tokens, prompt of %d, %.0f tokens/s\n", (int)tokens,
             samples * o->tokens, n, (double)tokens / fmax(gr_now_s() - begin, 1e-9));
     return GR_OK;

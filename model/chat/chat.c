@@ -95,10 +95,19 @@ gr_status gr_chat_of_folder(const gr_chat_format** out, const char* folder)
     }
     if (access(path, F_OK) == 0) return of_file(out, path);
     (void)snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    if (access(path, F_OK) != 0) {
+        return GR_FAIL(GR_EDATA,
+                       "%s: neither chat_template.jinja nor tokenizer_config.json: name a format "
+                       "in model.chat",
+                       folder);
+    }
     GR_TRY(gr_json_read(path, &root));
     const char* text = config_template(root);
     gr_status st = text != NULL ? gr_chat_of_template(out, path, text, strlen(text))
-                                : GR_FAIL(GR_EDATA, "%s: chat_template is missing", path);
+                                : GR_FAIL(GR_EDATA,
+                                          "%s: chat_template is missing: name a format in "
+                                          "model.chat",
+                                          path);
     cJSON_Delete(root);
     return st;
 }
