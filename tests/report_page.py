@@ -136,6 +136,23 @@ def ledger(page):
     page.check("settings are listed", "document.body.textContent.includes('rollout.strategy')")
 
 
+def repositories(page, grove, folder):
+    """A run on the tiny repository tasks: turns are text of a terminal."""
+    out = subprocess.run([grove, "train", "configs/swe_tiny.json", f"run.dir={folder}", "run.name=swe", "run.steps=1", "eval.tasks=0",
+                          "log.quiet=true", "device.threads=1"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    if out.returncode != 0:
+        print("left out: repository tasks do not run here: " + out.stderr.strip())
+        return
+    b = page.b
+    b.open(report(grove, folder, os.path.join(folder, "swe")), "#trees")
+    b.wait("document.querySelector('.node.selected')")
+    page.check("a task of a repository opens as text", "document.querySelector('.panel .terminal').textContent.length > 100")
+    b.key("ArrowRight")
+    page.check("and so does what the model typed", "document.querySelector('.panel .terminal .prompt') !== null")
+    page.check("a world without a map has none", "document.querySelector('.panel .map') === null")
+    page.shot("repository-light")
+
+
 EVIL = ["</script><script>window.pwned = 1</script>", "<img src=x onerror='window.pwned = 1'>", "<!-- ", "&lt;b&gt;",
         "\u202egnp.exe", "\x1b[31mred\x1b[0m \x1b[1mbold\x1b[0m \x1b]0;title\x07", "${window.pwned = 1}", "a\x00b"]
 
@@ -276,6 +293,7 @@ def main():
             browser.wait(f"document.querySelector('.view-{view} svg')")
             page.shot(view + "-dark")
         browser.theme("light")
+        repositories(page, grove, folder)
         hostile(page, grove, folder)
         damaged(page, grove, folder)
         many_nodes(page, grove, folder)
