@@ -4,7 +4,9 @@
 Every run is an ordinary `grove train`, so an interrupted comparison goes on where it stopped. For each
 method the learning rate with the best mean over the tuning seeds is chosen, then fresh seeds are run at that
 rate and reported.
-The budget is environment turns plus charged scorer calls, the same for every method.
+The budget is environment turns plus charged scorer calls, the same for every method. A step that is taken back
+has cost its turn, and the one made in its place costs another; the column `tokens` is all that was sampled, for
+steps made again as well.
 
   bench/compare.py Z --jobs 2             run what is missing, write table and plot
   bench/compare.py Z --report-only        table and plot from the runs that exist
@@ -31,7 +33,8 @@ REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
               text="4x4, 45 % holes, base from 20 % holes and noise 0.55, horizon 12"),
     "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
               text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
-    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[], more=["turn_gae", "hiper_term", "hiper_gain"],
+    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[],
+              more=["turn_gae", "hiper_term", "hiper_gain", "proceed"],
               configs={"hiper_term": "configs/keydoor_hiper.json", "hiper_gain": "configs/keydoor_hiper.json"},
               method_set={"tree_random": ["patr.interval=5"], "patr": ["patr.interval=5"]},
               text="key and door, 6x6, 15 % holes, base from noise 0.6 (start success 3 %), horizon 20"),
@@ -51,8 +54,10 @@ METHODS = {
     "turn_gae": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=gae"],
     "hiper_term": ["hiper.switch_adv=term_head"],
     "hiper_gain": ["hiper.switch_adv=gain"],
+    "proceed": ["rollout.strategy=proceed", "rollout.group=8", "scorer.name=rule_critic", "proceed.told=undone",
+                "proceed.phi_scale=4"],
 }
-SOME = ["turn_gae", "hiper_term", "hiper_gain"]
+SOME = ["turn_gae", "hiper_term", "hiper_gain", "proceed"]
 TUNING_SEEDS = [101, 102, 103]  # two do not show how often a rate collapses
 SEEDS = [1, 2, 3, 4, 5]
 
