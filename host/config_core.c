@@ -16,7 +16,9 @@ static const gr_setting run[] = {
 
 #define S gr_config_device
 static const gr_setting device[] = {
-    GR_SET_TEXT(S, name, "cpu", "cpu (best instruction set here), cpu:avx512, cpu:avx2, cpu:base"),
+    GR_SET_TEXT(
+        S, name, "cpu",
+        "cpu (best instruction set here), cpu:avx512, cpu:avx2, cpu:base; cuda:N (GPU number N)"),
     GR_SET_CHOICE(
         S, matmul, "exact|bf16|auto", 0,
         "matrix products: exact is bit-equal for any batch and thread count, bf16 is fast"),

@@ -8,6 +8,7 @@ extern "C" {
 
 typedef struct gr_backend {
     const char* names; /* the device names it takes, for error texts */
+    const char* built; /* "kind: what of it is in this program" */
     bool (*takes)(const char* name);
     /* Fills a zeroed dev except `backend`. After a failure `close` is called too. */
     gr_status (*open)(gr_dev* dev, const gr_dev_options* options);

@@ -11,6 +11,8 @@ static const gr_backend* const backends[] = {
 #endif
 };
 
+const char* gr_dev_built(int i) { return i < GR_COUNT(backends) ? backends[i]->built : NULL; }
+
 static gr_status unknown_device(const char* name)
 {
     char known[160] = "";

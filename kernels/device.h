@@ -43,6 +43,8 @@ typedef struct gr_dev_options {
 } gr_dev_options;
 
 GR_MUST_CHECK gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options);
+/* "cpu: ..." and so on, a line per kind of device that this program has; NULL behind the last. */
+const char* gr_dev_built(int i);
 void gr_dev_close(gr_dev* dev); /* accepts a zeroed struct and a second call */
 
 GR_MUST_CHECK gr_status gr_dev_alloc(gr_dev* dev, void** out,

@@ -106,12 +106,32 @@ static void a_report_replaces_files_only(void** state)
     assert_int_equal(shell("test -p $S/pipe && cmp $S/read $S/page"), 0);
 }
 
+/* A device that is not there is one line before any work, and no run begins. */
+static void a_missing_gpu_is_one_line(void** state)
+{
+    (void)state;
+    static const char* const words[] = {"train configs/frozenlake_flat.json run.dir=$S/gpu",
+                                        "train configs/frozenlake_flat.json --dry-run",
+                                        "eval $S/r"};
+    for (int i = 0; i < GR_COUNT(words); i++) {
+        char command[200];
+        (void)snprintf(command, sizeof command, "%s device.name=cuda:1000", words[i]);
+        assert_int_equal(grove(command), 1);
+        char* text = slurp(scratch, "err", NULL);
+        if (strstr(text, "cuda:1000: ") == NULL || strchr(text, '\n') != strrchr(text, '\n'))
+            fail_msg("%s: %s", words[i], text);
+        free(text);
+    }
+    assert_int_equal(shell("test -e $S/gpu"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_is_a_table),
         cmocka_unit_test(a_full_disk_under_the_output_is_said),
         cmocka_unit_test(a_report_replaces_files_only),
+        cmocka_unit_test(a_missing_gpu_is_one_line),
     };
     return cmocka_run_group_tests(tests, make_run, remove_scratch);
 }

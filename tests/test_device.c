@@ -1,4 +1,4 @@
-/* The cpu device: names, refusals, memory, conversions, and the first error that stays. */
+/* Devices: names, refusals, memory, conversions, and the first error that stays. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #ifdef GR_TEST_SIMT
 #include "tests/simt/claim.h"
+#include "tests/simt/machine.h"
 #endif
 
 #include <math.h>
@@ -193,6 +194,51 @@ static void test_simt_fault_stays(void** state)
     assert_non_null(simt_claim());
     gr_dev_close(&dev);
 }
+/* Each way in which a GPU can be missing is one line that names it. */
+static void test_simt_missing_gpus(void** state)
+{
+    (void)state;
+    static const struct {
+        simt_machine machine;
+        const char* reason;
+    } missing[] = {
+        {{0, 0, 9}, "device simt: this machine has no NVIDIA driver (libcuda.so.1)"},
+        {{12040, 1, 9}, "driver is too old: it serves CUDA 12.4, CUDA 13 is needed"},
+        {{13000, 0, 9}, "this machine has 0 GPUs"},
+        {{13020, 2, 7}, "has compute capability 7.0, 8.0 is needed"},
+    };
+    gr_dev dev;
+    for (int i = 0; i < GR_COUNT(missing); i++) {
+        simt_pretend(missing[i].machine);
+        assert_int_not_equal(open_named(&dev, "simt", GR_F32, GR_MATMUL_EXACT), GR_OK);
+        if (strstr(gr_last_error_text(), missing[i].reason) == NULL ||
+            strchr(gr_last_error_text(), '\n') != NULL)
+            fail_msg("\"%s\" is not \"%s\"", gr_last_error_text(), missing[i].reason);
+    }
+    simt_pretend((simt_machine){13000, 1, 8});
+    assert_int_equal(open_named(&dev, "simt", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    gr_dev_close(&dev);
+}
+#elif defined GR_TEST_GPU
+/* On a machine with a GPU the first one opens; no machine has number 1000. */
+static void test_cuda_opens_or_says_why(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    assert_int_not_equal(open_named(&dev, "cuda:1000", GR_F32, GR_MATMUL_EXACT), GR_OK);
+    assert_non_null(strstr(gr_last_error_text(), "device cuda:1000: "));
+    assert_refused("cuda", GR_F32, GR_MATMUL_EXACT, "\"cuda\"");
+    assert_refused("cuda:x", GR_F32, GR_MATMUL_EXACT, "\"cuda:x\"");
+    assert_refused("cuda:0", GR_F64, GR_MATMUL_EXACT, "fp64");
+    if (open_named(&dev, "cuda:0", GR_F32, GR_MATMUL_EXACT) != GR_OK) {
+        const char* why = gr_last_error_text();
+        assert_true(strstr(why, "driver") != NULL || strstr(why, "0 GPUs") != NULL);
+        print_message("%s\n", why);
+        return;
+    }
+    print_message("%s\n", dev.detail);
+    gr_dev_close(&dev);
+}
 #else
 static void test_gpu_needs_cuda(void** state)
 {
@@ -215,6 +261,9 @@ int main(void)
         cmocka_unit_test(test_simt_memory),
         cmocka_unit_test(test_simt_refusals),
         cmocka_unit_test(test_simt_fault_stays),
+        cmocka_unit_test(test_simt_missing_gpus),
+#elif defined GR_TEST_GPU
+        cmocka_unit_test(test_cuda_opens_or_says_why),
 #else
         cmocka_unit_test(test_gpu_needs_cuda),
 #endif

@@ -8,6 +8,7 @@
 
 #include "envs/sandbox/sandbox.h"
 #include "host/command/command.h"
+#include "kernels/device.h"
 
 static void overview(FILE* f)
 {
@@ -65,6 +66,7 @@ int main(int argc, char** argv)
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("grove %s\n", GR_VERSION);
+        for (int i = 0; gr_dev_built(i) != NULL; i++) printf("%s\n", gr_dev_built(i));
         return 0;
     }
     for (int i = 0; gr_commands[i] != NULL; i++) {

@@ -179,6 +179,7 @@ static double elapsed(gr_dev* dev)
 
 const gr_backend gr_backend_cpu = {
     .names = "cpu, cpu:base, cpu:avx2, cpu:avx512",
+    .built = "cpu: base, avx2, avx512",
     .takes = takes,
     .open = open_cpu,
     .close = close_cpu,

@@ -42,7 +42,11 @@ void gr_cuda_launched(gr_dev* dev, const char* op) { record(dev, op, cudaGetLast
 /* ---- names -------------------------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
-#define NAMES "cuda:N"
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x)  TEXT_OF_(x)
+#define VERSION     TEXT_OF(__CUDACC_VER_MAJOR__) "." TEXT_OF(__CUDACC_VER_MINOR__)
+#define BUILT       "cuda: sm_80, sm_90a; CUDA runtime " VERSION
+#define NAMES       "cuda:N"
 /* The N of "cuda:N", or -1. */
 static int ordinal_of(const char* name)
 {
@@ -52,6 +56,7 @@ static int ordinal_of(const char* name)
     return *end == 0 && n < 1024 ? (int)n : -1;
 }
 #else
+#define BUILT "simt: the CUDA sources, emulated"
 #define NAMES "simt"
 static int ordinal_of(const char* name) { return strcmp(name, NAMES) == 0 ? 0 : -1; }
 #endif
@@ -76,10 +81,28 @@ static gr_status check_options(const gr_dev_options* options)
     return GR_OK;
 }
 
+/* The runtime is part of the program; the driver is the machine's. */
+static gr_status check_driver(const char* name)
+{
+    const int needed = CUDART_VERSION / 1000;
+    int driver = 0; /* stays 0 where there is none */
+    (void)cudaDriverGetVersion(&driver);
+    if (driver == 0)
+        return GR_FAIL(GR_EDEV, "device %s: this machine has no NVIDIA driver (libcuda.so.1)",
+                       name);
+    if (driver / 1000 < needed)
+        return GR_FAIL(GR_EDEV,
+                       "device %s: the NVIDIA driver is too old: it serves CUDA %d.%d, CUDA %d "
+                       "is needed",
+                       name, driver / 1000, driver % 1000 / 10, needed);
+    return GR_OK;
+}
+
 static gr_status check_gpu(const char* name, int ordinal, cudaDeviceProp* prop)
 {
     int count = 0;
-    TRY_CUDA(name, cudaGetDeviceCount(&count));
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaErrorNoDevice) TRY_CUDA(name, error);
     if (ordinal >= count)
         return GR_FAIL(GR_EARG, "device %s: this machine has %d GPU%s", name, count,
                        count == 1 ? "" : "s");
@@ -96,6 +119,7 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     const int ordinal = ordinal_of(name);
     cudaDeviceProp prop;
     GR_TRY(check_options(options));
+    GR_TRY(check_driver(name));
     GR_TRY(check_gpu(name, ordinal, &prop));
     TRY_CUDA(name, cudaSetDevice(ordinal));
     cuda_state* state = (cuda_state*)calloc(1, sizeof *state);
@@ -181,5 +205,6 @@ static void read(gr_dev* dev, void* dst, const void* src, size_t bytes)
 }
 
 extern "C" const gr_backend gr_backend_cuda = {
-    NAMES, takes, open_cuda, close_cuda, alloc, release, write, read, zero, sync, mark, elapsed,
+    NAMES, BUILT, takes, open_cuda, close_cuda, alloc,   release,
+    write, read,  zero,  sync,      mark,       elapsed,
 };

@@ -3,6 +3,7 @@
  * clock per stream. */
 #include "host/base.h"
 #include "tests/simt/emulator.h"
+#include "tests/simt/machine.h"
 
 #include <algorithm>
 #include <map>
@@ -41,6 +42,8 @@ static void join(Clock* into, const Clock& from)
     if (into->size() < from.size()) into->resize(from.size());
     for (size_t i = 0; i < from.size(); i++) (*into)[i] = std::max((*into)[i], from[i]);
 }
+
+static simt_machine machine = {CUDART_VERSION, 1, 9};
 
 static CUstream_st* stream_of(cudaStream_t s) { return s == nullptr ? &stream_0 : s; }
 
@@ -117,17 +120,26 @@ const char* cudaGetErrorString(cudaError_t error)
 {
     return error == cudaSuccess ? "no error" : error_text();
 }
+void simt_pretend(simt_machine m) { machine = m; }
+
+cudaError_t cudaDriverGetVersion(int* version)
+{
+    *version = machine.driver;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count)
 {
-    *count = 1;
-    return cudaSuccess;
+    *count = machine.gpus;
+    return machine.driver < CUDART_VERSION / 1000 * 1000 ? cudaErrorInsufficientDriver
+           : machine.gpus == 0                           ? cudaErrorNoDevice
+                                                         : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int)
 {
     memset(prop, 0, sizeof *prop);
     (void)snprintf(prop->name, sizeof prop->name, "emulated GPU");
-    prop->major = 9;
+    prop->major = machine.major;
     prop->multiProcessorCount = 4;
     prop->sharedMemPerBlockOptin = MAX_SHARED;
     return cudaSuccess;

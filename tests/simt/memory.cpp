@@ -210,7 +210,7 @@ static void* reserve(uint64_t bytes, int protection)
     return p;
 }
 
-static bool guarded; /* guard.h */
+static size_t guarded; /* guard.h */
 static void protect(uint64_t offset, uint64_t size, int protection)
 {
     const uint64_t from = offset / PAGE * PAGE, to = (offset + size + PAGE - 1) / PAGE * PAGE;
@@ -219,7 +219,7 @@ static void protect(uint64_t offset, uint64_t size, int protection)
 void open_device(bool open)
 {
     for (const auto& a : allocations)
-        if (guarded && a.second.live)
+        if (a.second.live && a.second.size <= guarded)
             protect(a.first, a.second.size, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
@@ -234,14 +234,14 @@ static void on_fault(int number, siginfo_t* info, void* context)
     _exit(EXIT_FAILURE);
 }
 
-static void guard(bool on)
+static void guard(size_t most)
 {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO;
     if (sigaction(SIGSEGV, &action, nullptr) != 0) abort();
     open_device(true);
-    guarded = on;
+    guarded = most;
     open_device(false);
 }
 
@@ -260,7 +260,7 @@ char* allocate_device(size_t bytes)
     memset(arena + arena_used, 0xff, whole);
     arena_used += whole + PAGE;
     allocations[offset] = {bytes, true};
-    if (guarded) protect(offset, bytes, PROT_NONE);
+    if (bytes <= guarded) protect(offset, bytes, PROT_NONE);
     return arena + offset;
 }
 
@@ -403,7 +403,7 @@ void copy_access(const void* p, size_t bytes, Access kind, const void* pc)
 
 } // namespace simt
 
-extern "C" void simt_guard(bool on) { simt::guard(on); }
+extern "C" void simt_guard(size_t most) { simt::guard(most); }
 
 /* ---- the compiler's hooks -------------------------------------------------------------------------- */
 
