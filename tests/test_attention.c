@@ -8,6 +8,9 @@
 #include <cmocka.h>
 
 #include "tests/kernels.h"
+#ifdef GR_TEST_SIMT
+#include "tests/simt/machine.h"
+#endif
 
 /* ---- random trees ---------------------------------------------------------------------------------- */
 
@@ -506,6 +509,74 @@ static void free_plans_are_near_trees(void** state)
 }
 #endif
 
+#ifdef GR_TEST_SIMT
+/* What the layers of a batch call, one after another; what else a layer does writes the workspace. */
+static void run_layers(problem* p, const gr_page_plan* plan, const void* pool, void* o,
+                       void* grad[3])
+{
+    enum { LAYERS = 3, FILL = 1 << 14 };
+    gr_dev* dev = &p->dev;
+    const gr_ops* op = dev->ops;
+    const int64_t n = p->tree.n;
+    const int h = p->s.h, hk = p->s.hk, d = p->s.d;
+    void* scratch = dev_bytes(dev, op->attention_tree_scratch(dev, n, h, hk, d, p->tree.max_path));
+    void *x = new_acc(dev, FILL), *sum = dev_bytes(dev, sizeof(double));
+    for (int l = 0; l < LAYERS; l++) {
+        op->sumsq(dev, sum, x, FILL);
+        if (plan != NULL)
+            op->attention_paged(dev, o, p->q.dev, pool, plan, h, hk, d, p->scale, scratch);
+        else if (grad == NULL)
+            op->attention_tree(dev, o, p->stat, p->q.dev, p->k.dev, p->v.dev, p->tree.end, n, h, hk,
+                               d, p->scale, p->tree.max_path, scratch);
+        else
+            op->attention_tree_bwd(dev, grad[0], grad[1], grad[2], p->q.dev, p->o, p->stat,
+                                   p->q.dev, p->k.dev, p->v.dev, p->tree.end, n, h, hk, d, p->scale,
+                                   p->tree.max_path, scratch);
+    }
+    gr_dev_free(dev, x);
+    gr_dev_free(dev, sum);
+    gr_dev_free(dev, scratch);
+}
+
+/* Layers read the plan that the first of them sent. Another batch sends another one; so does the same
+ * batch after it. */
+static void a_plan_is_sent_once_for_all_layers(void** state)
+{
+    (void)state;
+    rng r = {.key = 12};
+    for (int t = 1; t < GR_COUNT(tables); t++) {
+        problem p;
+        paging g;
+        plan_space x[2];
+        int32_t token[MAX_ROWS];
+        assert_true(open_problem(&p, &tables[t], 1, &r, (shape){4, 2, 16}, 150, 0.05));
+        open_paging(&g, &p, &r);
+        fill_pages(&p, &g, &r);
+        for (int i = 0; i < 150; i++) token[i] = i;
+        make_plan(&x[0], &p, &g, &r, token, 150, false);
+        make_plan(&x[1], &p, &g, &r, token, 149, false);
+        const size_t bytes = (size_t)p.q.n * p.dev.real_bytes;
+        void* o = dev_bytes(&p.dev, bytes);
+        void* grad[3] = {new_real(&p.dev, p.q.n), new_real(&p.dev, p.k.n), new_real(&p.dev, p.k.n)};
+        static const int batch[] = {0, 0, 1, 0, 2, 3, 2, 0}, sent[] = {1, 0, 1, 1, 1, 0, 0, 1};
+        for (int i = 0; i < GR_COUNT(batch); i++) {
+            const int64_t before = simt_uploads();
+            run_layers(&p, batch[i] < 2 ? &x[batch[i]].plan : NULL, g.pool, o,
+                       batch[i] == 3 ? grad : NULL);
+            assert_int_equal(simt_uploads() - before, sent[i]);
+            const size_t same = batch[i] == 1 ? bytes / 150 * 149 : bytes;
+            assert_true(dev_same(&p.dev, o, &p.dev, p.o, same));
+        }
+        for (int i = 0; i < 3; i++) gr_dev_free(&p.dev, grad[i]);
+        gr_dev_free(&p.dev, o);
+        free(x[0].unit);
+        free(x[1].unit);
+        close_paging(&g, &p);
+        close_problem(&p);
+    }
+}
+#endif
+
 static void copies_reach_every_layer(void** state)
 {
     (void)state;
@@ -762,6 +833,9 @@ int main(void)
         cmocka_unit_test(long_paths_equal_trees),
 #ifdef GR_TEST_GPU
         cmocka_unit_test(free_plans_are_near_trees),
+#endif
+#ifdef GR_TEST_SIMT
+        cmocka_unit_test(a_plan_is_sent_once_for_all_layers),
 #endif
         cmocka_unit_test(copies_reach_every_layer),
         cmocka_unit_test(appends_go_where_they_belong),

@@ -66,25 +66,24 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
-/* The workspace holds the plan in its first quarter, then the partial results. */
-#define PLAN_ROOM (GR_CUDA_WORKSPACE / 4)
-
+/* Sends the plan, unless it is there. The workspace is for partial results. */
 template <class T>
-static pool_args<T> upload_plan(gr_dev* dev, const gr_pool_plan* p, const gr_page_plan* in,
-                                const attend_args<T>* all, uploads* u)
+static pool_args<T> place_plan(gr_dev* dev, const gr_pool_plan* p, const gr_page_plan* in,
+                               const attend_args<T>* all, gr_upload* u)
 {
-    memset(u, 0, sizeof *u);
-    gr_pool_plan_arrays(p, upload_add, u);
-    upload_add(u, in->row, (size_t)in->n_rows * sizeof *in->row);
-    upload_add(u, in->n_keys, (size_t)in->n_rows * sizeof *in->n_keys);
-    upload_send(u, dev, gr_cuda_workspace(dev), PLAN_ROOM);
+    if (upload_begin(u, p, p->number)) {
+        gr_pool_plan_arrays(p, upload_add, u);
+        upload_add(u, in->row, (size_t)in->n_rows * sizeof *in->row);
+        upload_add(u, in->n_keys, (size_t)in->n_rows * sizeof *in->n_keys);
+        upload_send(u, dev, NULL, 0);
+    }
     pool_args<T> a = {*all, upload_at<int32_t>(u, 5), upload_at<int32_t>(u, 6), 0};
     a.attend.keys.page = upload_at<gr_key_page>(u, 0);
     a.attend.keys.list = upload_at<int32_t>(u, 1);
     a.attend.tile = upload_at<gr_tile>(u, 2);
     a.attend.rows.row = upload_at<int32_t>(u, 7);
     a.attend.rows.n_keys = upload_at<int32_t>(u, 8);
-    a.attend.part = (float*)((char*)gr_cuda_workspace(dev) + PLAN_ROOM);
+    a.attend.part = (float*)gr_cuda_workspace(dev);
     return a;
 }
 
@@ -95,6 +94,7 @@ static void run_pool(gr_dev* dev, const gr_page_plan* in, const attend_args<T>* 
     typedef pool_narrow<T, D> narrow;
     const query_rows* r = &all->rows;
     gr_pool_plan* p = &gr_cuda_plans_of(dev)->pool;
+    gr_upload* u = &gr_cuda_plans_of(dev)->sent;
     const int warps = (int)GR_MIN(gr_cuda_shared(dev) / narrow::bytes, (size_t)wide::WARPS);
     const size_t shared = (size_t)GR_MAX(wide::bytes, warps * narrow::bytes);
     gr_pool_shape shape;
@@ -104,21 +104,20 @@ static void run_pool(gr_dev* dev, const gr_page_plan* in, const attend_args<T>* 
     shape.exact = dev->matmul == GR_MATMUL_EXACT;
     shape.blocks = gr_cuda_processors(dev);
     shape.warps = warps;
-    shape.max_parts =
-        (int64_t)((GR_CUDA_WORKSPACE - PLAN_ROOM) / sizeof(float)) / r->hk / part_size(r->d);
-    shape.max_bytes = PLAN_ROOM - (size_t)in->n_rows * 2 * sizeof(int32_t) - 16 * UPLOAD_ARRAYS;
+    shape.max_parts = (int64_t)(GR_CUDA_WORKSPACE / sizeof(float)) / r->hk / part_size(r->d);
+    shape.max_bytes =
+        GR_CUDA_PLAN_ROOM - (size_t)in->n_rows * 2 * sizeof(int32_t) - 16 * GR_UPLOAD_ARRAYS;
     gr_cuda_allow_shared(attend_pool<T, D>, shared);
     for (int task = 0; task < in->n_tasks;) {
         task = gr_pool_plan_make(p, in, task, &shape);
-        uploads u;
-        pool_args<T> a = upload_plan(dev, p, in, all, &u);
+        pool_args<T> a = place_plan(dev, p, in, all, u);
         a.warps = warps;
         LAUNCH((attend_pool<T, D>), shape.blocks, wide::THREADS, shared, gr_cuda_stream(dev), a);
         if (p->n_parts > 0)
             LAUNCH((merge_parts<T, D>),
                    (unsigned)ceil_div((int64_t)p->n_flat * r->hk * WARP, MERGE_THREADS),
-                   MERGE_THREADS, 0, gr_cuda_stream(dev), a.attend, upload_at<int32_t>(&u, 3),
-                   upload_at<int32_t>(&u, 4), p->n_flat);
+                   MERGE_THREADS, 0, gr_cuda_stream(dev), a.attend, upload_at<int32_t>(u, 3),
+                   upload_at<int32_t>(u, 4), p->n_flat);
     }
 }
 

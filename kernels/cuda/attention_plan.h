@@ -83,6 +83,7 @@ typedef struct gr_pool_plan {
      * blocks' slots for wide tiles come first, then `warps` per block for narrow ones. */
     int32_t *work_begin, *item;
     int32_t n_pages, n_tiles, n_wide, n_parts, n_merge, n_flat, n_slots;
+    uint64_t number;        /* of plans that were made; another number, other arrays */
     int64_t makespan, work; /* the most of a slot; of all. In fifths of the time to read a page */
     struct gr_pool_planner* planner; /* its own tables */
     int64_t cap[7];
@@ -133,6 +134,7 @@ typedef struct gr_tree_plan {
     gr_key_unit* unit; /* of the backward, longest first */
     gr_key_sum* sum;
     int32_t n_pages, n_tiles, n_units, n_sums, n_parts;
+    uint64_t number;        /* of plans that were made; another number, other arrays */
     int32_t *path, *sorted; /* scratch of the planner */
     struct gr_tree_run* run;
     int64_t cap[10];

@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention_fwd.cuh"
 #include "kernels/cuda/upload.cuh"
 
-/* Scratch: the plan's arrays, delta (n, h), sums of parts of key tiles. */
+/* Scratch: the plan's arrays if they are many, delta (n, h), sums of parts of key tiles. */
 typedef struct tree_scratch {
     size_t plan_bytes, delta, part, all; /* offsets */
 } tree_scratch;
@@ -15,7 +15,7 @@ static inline tree_scratch tree_layout(int64_t n, int h, int hk, int d, int wide
     const gr_tree_shape shape = {h / hk, hk, wide};
     const gr_tree_bounds b = gr_tree_plan_bounds(n, &shape, max_path);
     tree_scratch s;
-    s.plan_bytes = b.bytes + 16 * UPLOAD_ARRAYS;
+    s.plan_bytes = b.bytes + 16 * GR_UPLOAD_ARRAYS;
     s.delta = (s.plan_bytes + 255) / 256 * 256;
     s.part = s.delta + ((size_t)(n * h) * sizeof(float) + 255) / 256 * 256;
     s.all = s.part + (size_t)(b.parts * hk * 2 * GR_KEY_TILE * part_pitch(d)) * sizeof(float);
@@ -31,7 +31,7 @@ template <class T> struct tree_args {
     int64_t n;
 };
 
-/* Plans the tree and sends the plan to scratch. */
+/* Plans the tree and sends the plan, unless it is there. */
 template <class T>
 static tree_args<T> tree_prepare(gr_dev* dev, const T* q, const T* k, const T* v,
                                  const int32_t* subtree_end, int64_t n, int h, int hk, int d,
@@ -42,33 +42,35 @@ static tree_args<T> tree_prepare(gr_dev* dev, const T* q, const T* k, const T* v
     gr_tree_plan* p = &gr_cuda_plans_of(dev)->tree;
     GR_ASSERT(n * shape.group <= INT32_MAX, "%lld tokens", (long long)n);
     gr_tree_plan_make(p, subtree_end, (int32_t)n, &shape);
-    uploads u;
-    memset(&u, 0, sizeof u);
-    gr_tree_plan_arrays(p, upload_add, &u);
-    upload_send(&u, dev, scratch, tree_layout(n, h, hk, d, shape.wide_rows, max_path).plan_bytes);
+    gr_upload* u = &gr_cuda_plans_of(dev)->sent;
+    if (upload_begin(u, p, p->number)) {
+        const tree_scratch room = tree_layout(n, h, hk, d, shape.wide_rows, max_path);
+        gr_tree_plan_arrays(p, upload_add, u);
+        upload_send(u, dev, scratch, room.plan_bytes);
+    }
     tree_args<T> a;
     memset(&a, 0, sizeof a);
     a.attend.q = q;
     a.attend.keys.k = k;
     a.attend.keys.v = v;
-    a.attend.keys.slot = upload_at<int32_t>(&u, 2);
-    a.attend.keys.page = upload_at<gr_key_page>(&u, 3);
-    a.attend.keys.list = upload_at<int32_t>(&u, 4);
+    a.attend.keys.slot = upload_at<int32_t>(u, 2);
+    a.attend.keys.page = upload_at<gr_key_page>(u, 3);
+    a.attend.keys.list = upload_at<int32_t>(u, 4);
     a.attend.keys.hk = hk;
     a.attend.keys.d = d;
     a.attend.keys.whole = whole && is_aligned(k, 16) && is_aligned(v, 16);
-    a.attend.rows.n_keys = upload_at<int32_t>(&u, 1);
+    a.attend.rows.n_keys = upload_at<int32_t>(u, 1);
     a.attend.rows.h = h;
     a.attend.rows.hk = hk;
     a.attend.rows.group = h / hk;
     a.attend.rows.d = d;
-    a.attend.tile = upload_at<gr_tile>(&u, 5);
+    a.attend.tile = upload_at<gr_tile>(u, 5);
     a.attend.scale2 = scale * 1.44269504f;
     a.attend.even = d % 2 == 0;
     a.attend.whole = whole && is_aligned(q, 16);
-    a.subtree_end = upload_at<int32_t>(&u, 0);
-    a.unit = upload_at<gr_key_unit>(&u, 6);
-    a.sum = upload_at<gr_key_sum>(&u, 7);
+    a.subtree_end = upload_at<int32_t>(u, 0);
+    a.unit = upload_at<gr_key_unit>(u, 6);
+    a.sum = upload_at<gr_key_sum>(u, 7);
     a.n = n;
     return a;
 }

@@ -17,11 +17,14 @@ GR_SIZE_LIST(X)
 extern const gr_ops gr_ops_cuda; /* table.cu */
 }
 
-/* Bytes, one op's at a time. The most go to partial results of attention: of some 300 sequences. */
+/* Bytes. The workspace is one op's at a time; the most go to partial results of attention: of some 300
+ * sequences. In the room for plans lies the one of attention that was sent last. */
 #ifdef __CUDACC__
-#define GR_CUDA_WORKSPACE ((size_t)96 << 20)
+#define GR_CUDA_WORKSPACE ((size_t)72 << 20)
+#define GR_CUDA_PLAN_ROOM ((size_t)24 << 20)
 #else
-#define GR_CUDA_WORKSPACE ((size_t)16 << 20)
+#define GR_CUDA_WORKSPACE ((size_t)12 << 20)
+#define GR_CUDA_PLAN_ROOM ((size_t)4 << 20)
 #endif
 
 #define GR_CUDA_MAX_HEAD 128 /* of the attention ops: what a warp keeps in registers */

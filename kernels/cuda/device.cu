@@ -129,6 +129,7 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     state->shared = prop.sharedMemPerBlockOptin;
     TRY_CUDA(name, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
     TRY_CUDA(name, cudaMalloc(&state->workspace, GR_CUDA_WORKSPACE));
+    TRY_CUDA(name, cudaMalloc(&state->plans.room, GR_CUDA_PLAN_ROOM));
     for (int i = 0; i < 2; i++) TRY_CUDA(name, cudaEventCreate(&state->mark[i]));
     dev->ops = &gr_ops_cuda;
     dev->matmul = GR_MATMUL_EXACT;
@@ -145,6 +146,7 @@ static void close_cuda(gr_dev* dev)
     cuda_state* state = state_of(dev);
     if (state == NULL) return;
     (void)cudaFree(state->workspace);
+    (void)cudaFree(state->plans.room);
     for (int i = 0; i < 2; i++)
         if (state->mark[i] != NULL) (void)cudaEventDestroy(state->mark[i]);
     if (state->stream != NULL) (void)cudaStreamDestroy(state->stream);

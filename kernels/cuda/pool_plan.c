@@ -40,7 +40,18 @@ typedef struct slot_load {
     int32_t slot;
 } slot_load;
 
+/* What the plan was made from, copied: the layers of a batch ask for the same one. */
+typedef struct request {
+    gr_pool_shape shape;
+    int first, end, n_rows, n_units, n_tasks;
+    int32_t *row, *n_keys;
+    gr_page_unit* unit;
+    gr_page_task* task;
+    int64_t cap[4];
+} request;
+
 typedef struct gr_pool_planner {
+    request made;
     const gr_page_plan* in;
     gr_pool_shape shape;
     int32_t chunk;        /* pages of a chunk, or UNCUT */
@@ -506,6 +517,38 @@ void gr_pool_plan_arrays(const gr_pool_plan* p, gr_plan_array_fn* f, void* conte
     f(context, p->item, (size_t)p->work_begin[p->n_slots] * sizeof *p->item);
 }
 
+static bool is_same_shape(const gr_pool_shape* a, const gr_pool_shape* b)
+{
+    return a->group == b->group && a->hk == b->hk && a->wide_rows == b->wide_rows &&
+           a->exact == b->exact && a->blocks == b->blocks && a->warps == b->warps &&
+           a->max_parts == b->max_parts && a->max_bytes == b->max_bytes;
+}
+
+#define SAME(a, b, n) (memcmp((a), (b), (size_t)(n) * sizeof *(a)) == 0)
+static bool is_made(const request* r, const gr_page_plan* in, int first, const gr_pool_shape* s)
+{
+    return r->end > 0 && r->first == first && is_same_shape(&r->shape, s) &&
+           r->n_rows == in->n_rows && r->n_units == in->n_units && r->n_tasks == in->n_tasks &&
+           SAME(r->row, in->row, r->n_rows) && SAME(r->n_keys, in->n_keys, r->n_rows) &&
+           SAME(r->unit, in->unit, r->n_units) && SAME(r->task, in->task, r->n_tasks);
+}
+
+static int note_made(request* r, const gr_page_plan* in, int first, int end, const gr_pool_shape* s)
+{
+    GR_RESERVE(r->row, r->cap[0], in->n_rows);
+    GR_RESERVE(r->n_keys, r->cap[1], in->n_rows);
+    GR_RESERVE(r->unit, r->cap[2], in->n_units);
+    GR_RESERVE(r->task, r->cap[3], in->n_tasks);
+    memcpy(r->row, in->row, (size_t)in->n_rows * sizeof *r->row);
+    memcpy(r->n_keys, in->n_keys, (size_t)in->n_rows * sizeof *r->n_keys);
+    memcpy(r->unit, in->unit, (size_t)in->n_units * sizeof *r->unit);
+    memcpy(r->task, in->task, (size_t)in->n_tasks * sizeof *r->task);
+    r->n_rows = in->n_rows, r->n_units = in->n_units, r->n_tasks = in->n_tasks;
+    r->shape = *s;
+    r->first = first;
+    return r->end = end;
+}
+
 static void add_bytes(void* sum, const void* array, size_t bytes)
 {
     (void)array;
@@ -516,6 +559,9 @@ int gr_pool_plan_make(gr_pool_plan* p, const gr_page_plan* pages, int first,
                       const gr_pool_shape* shape)
 {
     GR_RESERVE(p->planner, p->cap[6], 1);
+    request* made = &p->planner->made;
+    if (is_made(made, pages, first, shape)) return made->end;
+    p->number++;
     for (int end = pages->n_tasks;; end = first + (end - first) / 2) {
         gr_page_plan some = *pages;
         some.unit += pages->task[first].unit_begin;
@@ -523,7 +569,8 @@ int gr_pool_plan_make(gr_pool_plan* p, const gr_page_plan* pages, int first,
         plan_all(p, &some, shape);
         size_t bytes = 0;
         gr_pool_plan_arrays(p, add_bytes, &bytes);
-        if (end == first + 1 || bytes <= shape->max_bytes) return end;
+        if (end == first + 1 || bytes <= shape->max_bytes)
+            return note_made(made, pages, first, end, shape);
     }
 }
 
@@ -531,8 +578,9 @@ void gr_pool_plan_free(gr_pool_plan* p)
 {
     if (p->planner != NULL) {
         const planner* b = p->planner;
-        void* own[] = {b->depth_begin, b->node, b->sorted,    b->fill,
-                       b->of_item,     b->heap, b->wide_load, b->warp_load};
+        void* own[] = {b->depth_begin, b->node,        b->sorted,    b->fill,
+                       b->of_item,     b->heap,        b->wide_load, b->warp_load,
+                       b->made.row,    b->made.n_keys, b->made.unit, b->made.task};
         for (int i = 0; i < GR_COUNT(own); i++) free(own[i]);
     }
     void* all[] = {p->page,  p->list.entry, p->tile, p->merge_begin,

@@ -200,6 +200,7 @@ void gr_tree_plan_make(gr_tree_plan* p, const int32_t* subtree_end, int32_t n,
                        const gr_tree_shape* shape)
 {
     if (is_same(p, subtree_end, n, shape)) return;
+    p->number++;
     p->n = n;
     p->shape = *shape;
     GR_RESERVE(p->subtree_end, p->cap[0], n);

@@ -43,6 +43,7 @@ static void join(Clock* into, const Clock& from)
     for (size_t i = 0; i < from.size(); i++) (*into)[i] = std::max((*into)[i], from[i]);
 }
 
+static int64_t uploads;
 static simt_machine machine = {CUDART_VERSION, 1, 9};
 
 static CUstream_st* stream_of(cudaStream_t s) { return s == nullptr ? &stream_0 : s; }
@@ -211,9 +212,11 @@ cudaError_t cudaFree(void* p)
 {
     return p == nullptr || release_device(p) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
+int64_t simt_uploads() { return uploads; }
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t s)
 {
+    uploads += kind == cudaMemcpyHostToDevice;
     copy_bytes(dst, src, bytes, s, __builtin_return_address(0));
     return pending_error();
 }

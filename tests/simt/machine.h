@@ -1,6 +1,7 @@
-/* machine.h - the machine that the emulator pretends to run on, for tests of the ways in which a GPU
- * can be missing. */
+/* machine.h - what tests ask of the emulated machine: to look as if a GPU were missing, and what was
+ * sent to it. */
 #pragma once
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,6 +15,8 @@ typedef struct simt_machine {
 
 /* From now on; at first a machine with one GPU of 9.0 and the driver of this CUDA. */
 void simt_pretend(simt_machine machine);
+
+int64_t simt_uploads(void); /* copies from host to device, so far */
 
 #ifdef __cplusplus
 }
