@@ -16,7 +16,7 @@ typedef struct gr_config_run {
 } gr_config_run;
 typedef struct gr_config_device {
     char name[GR_TEXT_MAX];
-    int matmul;
+    int matmul, attention;
     int64_t threads;
 } gr_config_device;
 typedef struct gr_config_model {

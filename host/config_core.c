@@ -22,6 +22,9 @@ static const gr_setting device[] = {
     GR_SET_CHOICE(
         S, matmul, "exact|bf16|auto", 0,
         "matrix products: exact is bit-equal for any batch and thread count, bf16 is fast"),
+    GR_SET_CHOICE(S, attention, "exact|fast", 0,
+                  "while sampling: exact gives the trainer's log-probs to the bit; fast, on a GPU, "
+                  "reads shared keys once and gives that up (parity is reported)"),
     GR_SET_INT(S, threads, 0, 1024, 0, "threads of an op; 0: all cores"),
 };
 #undef S

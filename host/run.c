@@ -259,6 +259,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
                                       .dtype = (gr_dtype)config->model.dtype,
                                       .matmul = (gr_matmul_mode)config->device.matmul,
                                       .threads = (int)config->device.threads,
+                                      .attention = (gr_attention_mode)config->device.attention,
                                   }));
     GR_TRY(check_heads(&run->dev, &m));
     GR_TRY(choose(run));

@@ -1,8 +1,8 @@
 /* device.h - one compute device: its memory, its op table, its sticky error.
  *
  * Level 1. Ops are called through `dev->ops` (kernels/ops.h) and queued in call order. A failed
- * launch is recorded once here, with the op's name and the driver's text; later ops do nothing and
- * the next gr_dev_sync reports it (like ferror). */
+ * launch is recorded once here, with the op's name and the driver's text; results of later ops are
+ * worth nothing, and the next gr_dev_sync reports it (like ferror). */
 #pragma once
 #include "host/base.h"
 
@@ -14,6 +14,8 @@ extern "C" {
  * weights and optimizer states are `acc`: fp32 for F32 and BF16, fp64 for F64 (tests only). */
 typedef enum gr_dtype { GR_F32, GR_BF16, GR_F64 } gr_dtype;
 typedef enum gr_matmul_mode { GR_MATMUL_EXACT, GR_MATMUL_BF16, GR_MATMUL_AUTO } gr_matmul_mode;
+/* Over pages. Exact: the bits of attention over a packed tree; fast: a GPU reads shared keys once. */
+typedef enum gr_attention_mode { GR_ATTENTION_EXACT, GR_ATTENTION_FAST } gr_attention_mode;
 
 typedef struct gr_ops gr_ops;
 struct gr_backend;
@@ -27,6 +29,7 @@ typedef struct gr_dev {
     size_t real_bytes;     /* element size of real tensors */
     size_t acc_bytes;      /* element size of acc tensors */
     gr_matmul_mode matmul; /* resolved: never GR_MATMUL_AUTO */
+    gr_attention_mode attention;
     int threads;
     int max_head;  /* largest head size attention takes; 0: any */
     gr_status err; /* first device error */
@@ -40,6 +43,7 @@ typedef struct gr_dev_options {
     gr_dtype dtype;
     gr_matmul_mode matmul;
     int threads; /* 0: all cores; a GPU has no use for it */
+    gr_attention_mode attention;
 } gr_dev_options;
 
 GR_MUST_CHECK gr_status gr_dev_open(gr_dev* dev, const gr_dev_options* options);

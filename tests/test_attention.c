@@ -486,7 +486,7 @@ static void long_paths_equal_trees(void** state)
 }
 
 #ifdef GR_TEST_GPU
-/* Where products are not exact, plans may cut paths anywhere. */
+/* Fast plans may cut paths anywhere. */
 static void free_plans_are_near_trees(void** state)
 {
     (void)state;
@@ -497,7 +497,7 @@ static void free_plans_are_near_trees(void** state)
         paging g;
         open_paging(&g, &p, &r);
         fill_pages(&p, &g, &r);
-        p.dev.matmul = GR_MATMUL_BF16;
+        p.dev.attention = GR_ATTENTION_FAST;
         int32_t token[MAX_ROWS];
         for (int i = 0; i < 60; i++) token[i] = 5 * i;
         check_batch(&p, &g, &r, token, 60, false, 2 * tables[t].tolerance);

@@ -351,6 +351,8 @@ static void choices_are_the_enums(void** state)
         {"device.matmul=exact", offsetof(gr_config, device.matmul), GR_MATMUL_EXACT},
         {"device.matmul=bf16", offsetof(gr_config, device.matmul), GR_MATMUL_BF16},
         {"device.matmul=auto", offsetof(gr_config, device.matmul), GR_MATMUL_AUTO},
+        {"device.attention=exact", offsetof(gr_config, device.attention), GR_ATTENTION_EXACT},
+        {"device.attention=fast", offsetof(gr_config, device.attention), GR_ATTENTION_FAST},
         {"loss.kl=none", offsetof(gr_config, loss.kl), GR_KL_NONE},
         {"loss.kl=k1", offsetof(gr_config, loss.kl), GR_KL_K1},
         {"loss.kl=k2", offsetof(gr_config, loss.kl), GR_KL_K2},

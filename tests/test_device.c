@@ -17,7 +17,8 @@
 
 static gr_status open_named(gr_dev* dev, const char* name, gr_dtype dtype, gr_matmul_mode matmul)
 {
-    return gr_dev_open(dev, &(gr_dev_options){name, dtype, matmul, 2});
+    return gr_dev_open(
+        dev, &(gr_dev_options){.name = name, .dtype = dtype, .matmul = matmul, .threads = 2});
 }
 
 static void assert_refused(const char* name, gr_dtype dtype, gr_matmul_mode matmul,
@@ -38,9 +39,13 @@ static void test_unknown_names_are_refused(void** state)
     assert_refused("cpu:avx2", GR_F64, GR_MATMUL_EXACT, "fp64");
     assert_refused("cpu:base", GR_F32, GR_MATMUL_BF16, "bf16");
     assert_refused("cpu", GR_F64, GR_MATMUL_BF16, "fp64");
+    gr_dev fast;
+    assert_int_equal(
+        gr_dev_open(&fast, &(gr_dev_options){.name = "cpu", .attention = GR_ATTENTION_FAST}),
+        GR_EARG);
+    assert_non_null(strstr(gr_last_error_text(), "device.attention: fast: "));
     gr_dev dev;
-    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){"cpu", GR_F32, GR_MATMUL_EXACT, -1}),
-                     GR_EARG);
+    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){.name = "cpu", .threads = -1}), GR_EARG);
 }
 
 static void test_open_says_what_it_chose(void** state)
@@ -56,7 +61,8 @@ static void test_open_says_what_it_chose(void** state)
     gr_dev_close(&dev);
     gr_dev_close(&dev);
 
-    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){"cpu", GR_F32, GR_MATMUL_AUTO, 0}), GR_OK);
+    assert_int_equal(gr_dev_open(&dev, &(gr_dev_options){.name = "cpu", .matmul = GR_MATMUL_AUTO}),
+                     GR_OK);
     assert_int_not_equal(dev.matmul, GR_MATMUL_AUTO);
     assert_true(dev.threads >= 1);
     print_message("%s\n", dev.detail);

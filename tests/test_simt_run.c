@@ -305,6 +305,31 @@ static void sampler_and_trainer_agree_in_every_shape(void** state)
     }
 }
 
+/* Fast plans cut paths elsewhere: sampler and trainer differ by rounding, and the run says so. */
+static void fast_attention_gives_up_parity(void** state)
+{
+    (void)state;
+    const char* const more[] = {"run.steps=1",
+                                "device.attention=fast",
+                                "rollout.strategy=patr_retro",
+                                "frozenlake.max_turns=11",
+                                "frozenlake.size=4",
+                                "rollout.max_context=320",
+                                "rollout.group=2",
+                                "rollout.groups_per_step=1",
+                                "rollout.max_turn_tokens=4",
+                                "loss.count_idle_groups=true"};
+    side s;
+    open_side(&s, "fast", "simt", GR_COUNT(more), more);
+    assert_non_null(strstr(s.run.dev.detail, "fast attention (sampler and trainer differ)"));
+    learn(&s);
+    double parity = 0;
+    for (int i = 0; i < s.n_steps; i++) parity = fmax(parity, s.parity[i]); /* passes over NaN */
+    print_message("parity %g\n", parity);
+    assert_true(parity > 0 && parity < 1e-4);
+    close_side(&s);
+}
+
 static void large_heads_are_refused_at_once(void** state)
 {
     (void)state;
@@ -338,6 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_heads_are_refused_at_once),
+        cmocka_unit_test(fast_attention_gives_up_parity),
         cmocka_unit_test(three_steps_in_fp32),
         cmocka_unit_test(three_steps_in_bf16),
         cmocka_unit_test(sampler_and_trainer_agree_in_every_shape),

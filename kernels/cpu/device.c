@@ -121,6 +121,8 @@ static gr_status open_cpu(gr_dev* dev, const gr_dev_options* options)
 {
     const char* isa = options->name[3] == ':' ? options->name + 4 : NULL;
     const cpu_table* table;
+    if (options->attention == GR_ATTENTION_FAST)
+        return GR_FAIL(GR_EARG, "device.attention: fast: the cpu device has exact attention only");
     GR_TRY(find_table(&table, options->dtype, isa));
     GR_TRY(resolve_matmul(&dev->matmul, options->matmul, table));
     dev->ops = table->ops;

@@ -101,7 +101,7 @@ static void run_pool(gr_dev* dev, const gr_page_plan* in, const attend_args<T>* 
     shape.group = r->group;
     shape.hk = r->hk;
     shape.wide_rows = wide_rows<T>();
-    shape.exact = dev->matmul == GR_MATMUL_EXACT;
+    shape.exact = dev->attention == GR_ATTENTION_EXACT;
     shape.blocks = gr_cuda_processors(dev);
     shape.warps = warps;
     shape.max_parts = (int64_t)(GR_CUDA_WORKSPACE / sizeof(float)) / r->hk / part_size(r->d);

@@ -133,11 +133,16 @@ static gr_status open_cuda(gr_dev* dev, const gr_dev_options* options)
     for (int i = 0; i < 2; i++) TRY_CUDA(name, cudaEventCreate(&state->mark[i]));
     dev->ops = &gr_ops_cuda;
     dev->matmul = GR_MATMUL_EXACT;
+    dev->attention = options->attention;
     dev->threads = 1;
     dev->max_head = GR_CUDA_MAX_HEAD;
     (void)snprintf(dev->name, sizeof dev->name, "%s", name);
-    (void)snprintf(dev->detail, sizeof dev->detail, "%s %s, %s, exact matmul, %d processors", name,
-                   prop.name, dev->dtype == GR_BF16 ? "bf16" : "fp32", state->processors);
+    (void)snprintf(dev->detail, sizeof dev->detail, "%s %.60s, %s, exact matmul, %s, %d processors",
+                   name, prop.name, dev->dtype == GR_BF16 ? "bf16" : "fp32",
+                   dev->attention == GR_ATTENTION_EXACT
+                       ? "exact attention"
+                       : "fast attention (sampler and trainer differ)",
+                   state->processors);
     return GR_OK;
 }
 
