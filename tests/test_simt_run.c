@@ -330,6 +330,39 @@ static void fast_attention_gives_up_parity(void** state)
     close_side(&s);
 }
 
+/* Status of a short run whose k-th launch fails. */
+static gr_status train_with_failed_launch(int k)
+{
+    const char* const more[] = {"run.steps=1", "frozenlake.max_turns=4",
+                                "loss.count_idle_groups=true", "rollout.groups_per_step=1",
+                                "rollout.max_turn_tokens=4"};
+    char name[32], fault[32];
+    side s;
+    (void)snprintf(name, sizeof name, "launch%d", k);
+    (void)snprintf(fault, sizeof fault, "dev.launch:%d", k);
+    open_side(&s, name, "simt", GR_COUNT(more), more);
+    gr_fault_set(fault);
+    const gr_status st = gr_train(&s.run);
+    gr_fault_set(NULL);
+    close_side(&s);
+    return st;
+}
+
+/* The first launch that fails is named at the next sync and ends the run, wherever in it. */
+static void a_failed_launch_ends_the_run(void** state)
+{
+    (void)state;
+    int k = 1, failed = 0;
+    for (; train_with_failed_launch(k) != GR_OK; k += 1 + k / 2, failed++) {
+        const char* text = gr_last_error_text();
+        print_message("launch %d: %s\n", k, text);
+        assert_int_equal(strncmp(text, "simt: ", 6), 0);
+        assert_non_null(strstr(text, ": unspecified launch failure"));
+        assert_null(strchr(text, '\n'));
+    }
+    assert_true(failed >= 10); /* then the run had fewer launches */
+}
+
 static void large_heads_are_refused_at_once(void** state)
 {
     (void)state;
@@ -364,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_heads_are_refused_at_once),
         cmocka_unit_test(fast_attention_gives_up_parity),
+        cmocka_unit_test(a_failed_launch_ends_the_run),
         cmocka_unit_test(three_steps_in_fp32),
         cmocka_unit_test(three_steps_in_bf16),
         cmocka_unit_test(sampler_and_trainer_agree_in_every_shape),

@@ -37,7 +37,10 @@ static void record(gr_dev* dev, const char* what, cudaError_t error)
     (void)snprintf(dev->err_text, sizeof dev->err_text, "%s: %s", what, cudaGetErrorString(error));
 }
 
-void gr_cuda_launched(gr_dev* dev, const char* op) { record(dev, op, cudaGetLastError()); }
+void gr_cuda_launched(gr_dev* dev, const char* op)
+{
+    record(dev, op, gr_fault("dev.launch") ? cudaErrorLaunchFailure : cudaGetLastError());
+}
 
 /* ---- names -------------------------------------------------------------------------------------- */
 

@@ -119,7 +119,9 @@ cudaError_t cudaGetLastError()
 }
 const char* cudaGetErrorString(cudaError_t error)
 {
-    return error == cudaSuccess ? "no error" : error_text();
+    return error == cudaSuccess             ? "no error"
+           : pending_error() == cudaSuccess ? "unspecified launch failure" /* of a test's making */
+                                            : error_text();
 }
 void simt_pretend(simt_machine m) { machine = m; }
 
