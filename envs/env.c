@@ -31,7 +31,7 @@ struct gr_envs {
     size_t state_bytes, action_bytes;
     char* state;  /* (max_handles, state_bytes) */
     char* action; /* (max_handles, action_bytes) */
-    gr_obs obs;
+    gr_obs obs;   /* its text: (obs_cap + 1) */
 };
 
 const char* gr_env_error_name(gr_env_error error)
@@ -55,7 +55,8 @@ static gr_status allocate(gr_envs* e)
     e->queue = calloc(n, sizeof *e->queue);
     e->state = calloc(n, GR_MAX(e->state_bytes, 1));
     e->action = calloc(n, e->action_bytes);
-    if (!e->handle || !e->free || !e->queue || !e->state || !e->action) {
+    e->obs.text = calloc((size_t)e->world.obs_cap + 1, 1);
+    if (!e->handle || !e->free || !e->queue || !e->state || !e->action || !e->obs.text) {
         return GR_FAIL(GR_ENOMEM, "%s: %d states of %zu bytes are not to be had", e->world.name,
                        e->max_handles, e->state_bytes);
     }
@@ -92,6 +93,7 @@ void gr_envs_close(gr_envs* e)
     free(e->queue);
     free(e->state);
     free(e->action);
+    free(e->obs.text);
     free(e);
 }
 
@@ -221,7 +223,8 @@ bool gr_envs_poll(gr_envs* e, gr_env_reply* out, bool wait)
     int h = e->world.async ? e->world.async->poll(e->self, wait, &error, &obs) : carry_out(e);
     if (h < 0) return false;
     if (error != GR_ENV_OK) {
-        memset(&e->obs, 0, sizeof e->obs);
+        e->obs = (gr_obs){.text = e->obs.text};
+        e->obs.text[0] = 0;
         obs = &e->obs;
     }
     handle* p = used(e, h);

@@ -6,8 +6,10 @@
 #pragma once
 #include "host/setting.h"
 
-#define GR_SIGNALS 8    /* most named numbers a world reports per step */
-#define GR_OBS_MAX 4096 /* bytes of one observation */
+#define GR_SIGNALS    8     /* most named numbers a world reports per step */
+#define GR_ACTION_MAX 16383 /* highest action_cap */
+/* Bytes of a model's turn that are read: the longest action and what may stand around it. */
+#define GR_TURN_MAX (GR_ACTION_MAX + 4097)
 
 /* Tasks of different splits never overlap, except that warm-start demonstrations may use training
  * maps of another difficulty. */
@@ -16,7 +18,7 @@ typedef enum gr_end { GR_RUNNING, GR_END_TERMINAL, GR_END_TIME_LIMIT } gr_end;
 
 /* What a reset or a step answers. */
 typedef struct gr_obs {
-    char text[GR_OBS_MAX];
+    char* text; /* at most gr_world.obs_cap bytes and a terminator; of whoever made the struct */
     int n_text;
     double reward; /* of this step */
     bool success;  /* of the episode so far; is not the reward */
@@ -47,11 +49,12 @@ struct gr_world {
     const char* prompt; /* text before the first observation; "" if none */
     const char* stop;   /* text that ends an action, part of it */
     int action_cap;     /* most bytes of an action; of a longer one a world sees one byte more */
+    int obs_cap;        /* most bytes of an observation: buffers are made for it once */
     /* `settings` is the filled struct of `block`; it outlives the world. */
     gr_status (*open)(void** self, const void* settings);
     void (*close)(void* self);
-    /* Puts facts that only the opened world knows (signals, prompt, stop, action_cap) into `facts`,
-     * the copy of this struct that gr_envs_world returns. Their strings live as long as self. NULL:
+    /* Puts facts that only the opened world knows (signals, prompt, stop, caps) into `facts`, the
+     * copy of this struct that gr_envs_world returns. Their strings live as long as self. NULL:
      * none. */
     void (*describe)(void* self, gr_world* facts);
     int64_t (*n_tasks)(void* self, gr_split split);
@@ -93,7 +96,7 @@ typedef struct gr_env_reply {
     uint64_t tag;
     int handle;
     gr_env_error error;
-    const gr_obs* obs; /* valid until the next call; zeroed on error */
+    const gr_obs* obs; /* valid until the next call; zero and without text on error */
 } gr_env_reply;
 
 typedef struct gr_envs gr_envs;

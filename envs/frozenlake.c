@@ -243,7 +243,7 @@ static uint64_t hash(const gr_lake* lake)
 static void observe(const gr_lake_settings* s, const gr_lake* lake, double reward, bool valid,
                     gr_obs* out)
 {
-    out->n_text = gr_lake_render(lake, s->format, out->text, GR_OBS_MAX);
+    out->n_text = gr_lake_render(lake, s->format, out->text, GR_LAKE_OBS_CAP + 1);
     out->reward = reward;
     out->success = on_goal(lake);
     out->valid = valid;
@@ -295,6 +295,7 @@ const gr_world gr_world_frozenlake = {
     .prompt = "",
     .stop = "\n",
     .action_cap = GR_LAKE_ACTION_CAP,
+    .obs_cap = GR_LAKE_OBS_CAP,
     .open = lake_open,
     .close = gr_lake_close,
     .describe = lake_describe,

@@ -14,6 +14,7 @@
 enum {
     GR_LAKE_SIZE_MAX = 10,
     GR_LAKE_CELLS = GR_LAKE_SIZE_MAX * GR_LAKE_SIZE_MAX,
+    GR_LAKE_OBS_CAP = 8 * GR_LAKE_CELLS + 64, /* " (9, 9)" for each hole, and the rest */
     GR_LAKE_WINDOW_MAX = 31,
     GR_LAKE_FAR = 255, /* distance of cells that have no way to the goal */
 };

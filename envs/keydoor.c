@@ -211,6 +211,7 @@ const gr_world gr_world_keydoor = {
     .prompt = "",
     .stop = "\n",
     .action_cap = GR_LAKE_ACTION_CAP,
+    .obs_cap = GR_LAKE_OBS_CAP,
     .open = keydoor_open,
     .close = gr_lake_close,
     .n_tasks = gr_lake_n_tasks,

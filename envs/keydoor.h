@@ -24,4 +24,5 @@ bool gr_keydoor_place(gr_keydoor* k, int64_t max_turns);
 double gr_keydoor_move(const gr_lake_settings* s, gr_keydoor* k, int action);
 /* Moves still to go, over the key if it is not in hand; GR_LAKE_FAR or more: no way. */
 int gr_keydoor_way(const gr_keydoor* k);
-int gr_keydoor_render(const gr_keydoor* k, char* text); /* (GR_OBS_MAX); returns its length */
+int gr_keydoor_render(const gr_keydoor* k, char* text); /* (GR_LAKE_OBS_CAP + 1); returns
+                                                          * its length */

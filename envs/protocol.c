@@ -71,7 +71,7 @@ static void add_fields(cJSON* o, const gr_request_frame* r)
     char action[3 * (GR_ACTION_MAX + 1) + 1];
     if (r->op == GR_OP_HELLO) {
         cJSON_AddNumberToObject(o, "version", GR_PROTOCOL_VERSION);
-        cJSON_AddNumberToObject(o, "text_max", GR_OBS_MAX - 1);
+        cJSON_AddNumberToObject(o, "text_max", GR_TEXT_LIMIT);
     }
     if (r->op >= GR_OP_RESET) cJSON_AddNumberToObject(o, "episode", (double)r->episode);
     if (r->op == GR_OP_RESET) {
@@ -172,7 +172,7 @@ static bool read_text(gr_answer* a, const cJSON* o, const char* key, size_t min,
 static bool read_hello(const cJSON* o, gr_answer* a)
 {
     gr_hello* h = &a->hello;
-    int64_t version = 0, cap = 0, horizon = 0;
+    int64_t version = 0, cap = 0, horizon = 0, text_max = GR_TEXT_LIMIT;
     const cJSON* signals = cJSON_GetObjectItemCaseSensitive(o, "signals");
     if (!read_integer(a, o, "version", GR_PROTOCOL_VERSION, GR_PROTOCOL_VERSION, &version) ||
         !read_text(a, o, "prompt", 0, h->prompt, sizeof h->prompt) ||
@@ -182,7 +182,12 @@ static bool read_hello(const cJSON* o, gr_answer* a)
         !read_bool(a, o, "hash", &h->hash)) {
         return false;
     }
+    if (cJSON_HasObjectItem(o, "text_max") &&
+        !read_integer(a, o, "text_max", 1, GR_TEXT_LIMIT, &text_max)) {
+        return false;
+    }
     h->action_cap = (int)cap;
+    h->text_max = (int)text_max;
     h->horizon = (int)horizon;
     h->n_signals = cJSON_GetArraySize(signals);
     if (!cJSON_IsArray(signals) || h->n_signals > GR_SIGNALS) {
@@ -247,7 +252,7 @@ static bool read_hash(const cJSON* o, const gr_hello* hello, gr_answer* a)
 static bool read_obs(const cJSON* o, const gr_hello* hello, gr_answer* a)
 {
     gr_obs* b = &a->obs;
-    if (!read_text(a, o, "text", 0, b->text, sizeof b->text)) return false;
+    if (!read_text(a, o, "text", 0, b->text, (size_t)hello->text_max + 1)) return false;
     b->n_text = (int)strlen(b->text);
     return read_number(a, o, "reward", &b->reward) && read_bool(a, o, "success", &b->success) &&
            read_bool(a, o, "valid", &b->valid) && read_end(o, a) && read_signals(o, hello, a) &&
@@ -274,7 +279,9 @@ static gr_answer_kind read_fields(const cJSON* o, gr_op op, int64_t id, const gr
 gr_answer_kind gr_protocol_read(const char* body, size_t n, gr_op op, int64_t id,
                                 const gr_hello* hello, gr_answer* out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, offsetof(gr_answer, text));
+    out->text[0] = 0;
+    out->obs.text = out->text;
     const char* end = NULL;
     cJSON* o = is_utf8(body, n) ? cJSON_ParseWithLengthOpts(body, n, &end, false) : NULL;
     while (o != NULL && end < body + n && strchr(" \t\r\n", *end) != NULL && *end != 0) end++;

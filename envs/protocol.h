@@ -6,9 +6,9 @@
  * on: what is owed first is what a deadline or a crash is blamed on. Standard error is free for its
  * log. It ends when its input ends. envs/example_world.py is a complete world.
  *
- *   {"id":1,"op":"hello","version":1,"text_max":4095}
+ *   {"id":1,"op":"hello","version":1,"text_max":131071}
  *     -> {"id":1,"version":1,"prompt":"","stop":"\n","action_cap":16,"horizon":20,
- *         "signals":["progress"],"fork":true,"hash":true}
+ *         "signals":["progress"],"fork":true,"hash":true,"text_max":4000}
  *   {"id":2,"op":"tasks"}
  *     -> {"id":2,"train":1000,"test":100,"warmstart":0}
  *   {"id":3,"op":"reset","episode":1,"split":"train","task":17,"key":"00c0ffee00c0ffee"}
@@ -25,9 +25,12 @@
  *
  * Fields mean what envs/env.h says. A process holds many episodes; grove numbers them. "end" is
  * running, terminal or time_limit; "signals" has one number for each name of hello. Keys and hashes
- * are 64-bit numbers in hexadecimal, because JSON numbers lose bits. Texts are at most text_max
- * bytes and hold no U+0000; bytes of an action that are no UTF-8 text come as U+FFFD. Fields not
- * named here are ignored.
+ * are 64-bit numbers in hexadecimal, because JSON numbers lose bits. No text holds U+0000; bytes of
+ * an action that are no UTF-8 text come as U+FFFD. Fields not named here are ignored.
+ *
+ * The text of an observation has at most text_max bytes: grove says what it takes at most, and a
+ * world that says what it needs itself, which it may leave out, saves memory and is held to it. A
+ * prompt has at most 16383 bytes.
  *
  * A world must be repeatable: split, task, key and actions decide every answer. That is how an
  * episode outlives its process, and how a world without "fork" is forked: its actions are played
@@ -39,10 +42,12 @@
 enum {
     GR_PROTOCOL_VERSION = 1,
     GR_FRAME_HEAD = 4,
-    GR_FRAME_MAX = 1 << 20,                /* most bytes of one answer */
-    GR_REQUEST_MAX = 6 * GR_OBS_MAX + 512, /* frame of the longest request */
-    GR_ACTION_MAX = GR_OBS_MAX - 1,        /* highest action_cap */
-    GR_NAME_MAX = 64,                      /* stop text and names of signals */
+    GR_FRAME_MAX = 1 << 20, /* most bytes of one answer */
+    /* Highest text_max: a frame holds it even where JSON writes six bytes for each. */
+    GR_TEXT_LIMIT = (1 << 17) - 1,
+    GR_REQUEST_MAX = 6 * (GR_ACTION_MAX + 1) + 512, /* frame of the longest request */
+    GR_PROMPT_MAX = 1 << 14,
+    GR_NAME_MAX = 64, /* stop text and names of signals */
 };
 
 typedef enum gr_op {
@@ -78,9 +83,9 @@ typedef enum gr_frame_state { GR_FRAME_PARTIAL, GR_FRAME_WHOLE, GR_FRAME_BAD } g
 gr_frame_state gr_protocol_frame(const void* bytes, size_t n, size_t* n_body);
 
 typedef struct gr_hello {
-    char prompt[GR_OBS_MAX], stop[GR_NAME_MAX];
+    char prompt[GR_PROMPT_MAX], stop[GR_NAME_MAX];
     char signal[GR_SIGNALS][GR_NAME_MAX];
-    int n_signals, action_cap, horizon;
+    int n_signals, action_cap, text_max, horizon;
     bool fork, hash;
 } gr_hello;
 
@@ -95,10 +100,11 @@ typedef struct gr_answer {
     char reason[256]; /* unless good, for people */
     gr_hello hello;   /* of GR_OP_HELLO, zero elsewhere */
     int64_t n_tasks[3];
-    gr_obs obs;
+    gr_obs obs; /* its text is the one below */
+    char text[GR_TEXT_LIMIT + 1];
 } gr_answer;
 
 /* Reads the body of the answer to request `id`, an `op`. `hello` (NULL for hello itself) says which
- * signals and whether a hash are due. */
+ * signals, how long a text and whether a hash are due. */
 gr_answer_kind gr_protocol_read(const char* body, size_t n, gr_op op, int64_t id,
                                 const gr_hello* hello, gr_answer* out);

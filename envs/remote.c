@@ -387,6 +387,7 @@ static void remote_describe(void* self, gr_world* facts)
     facts->prompt = h->prompt;
     facts->stop = h->stop;
     facts->action_cap = h->action_cap;
+    facts->obs_cap = h->text_max;
     facts->n_signals = h->n_signals;
     for (int i = 0; i < h->n_signals; i++) facts->signal[i] = h->signal[i];
 }

@@ -12,13 +12,22 @@
 #include "host/rollout_state.h"
 
 enum { KEY_ROUND = 0x726f756e64, KEY_SCORE = 0x73636f7265 };
+enum { AROUND = 1024 }; /* bytes that hiper.c puts around an observation, subgoal excepted */
 
 #define DECISIONS 256
 
 gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, uint64_t run_seed)
 {
     gr_rollout* r = calloc(1, sizeof *r);
-    if (r == NULL) return GR_FAIL(GR_ENOMEM, "rollout: out of memory");
+    int shown_cap = gr_envs_world(envs)->obs_cap + GR_TURN_MAX + AROUND;
+    char* shown = malloc((size_t)shown_cap);
+    if (r == NULL || shown == NULL) {
+        free(r);
+        free(shown);
+        return GR_FAIL(GR_ENOMEM, "rollout: out of memory");
+    }
+    r->shown = shown;
+    r->shown_cap = shown_cap;
     r->engine = engine;
     r->envs = envs;
     r->seed = run_seed;
@@ -36,6 +45,7 @@ void gr_rollout_close(gr_rollout* r)
     free(r->node);
     free(r->uid);
     free(r->unsampled);
+    free(r->shown);
     gr_dialog_free(&r->dialog);
     free(r);
 }
@@ -136,7 +146,7 @@ static const char* action_of(gr_rollout* r, int* n)
     if (r->s->plan == NULL) return r->text;
     gr_plan p;
     gr_plan_parse(r->text, *n, r->s->plan->tags, &p);
-    *n = gr_plan_action(&p, r->text, *n, gr_envs_world(r->envs)->stop, r->shown, sizeof r->shown);
+    *n = gr_plan_action(&p, r->text, *n, gr_envs_world(r->envs)->stop, r->shown, r->shown_cap);
     return r->shown;
 }
 
@@ -146,9 +156,9 @@ static const char* shown_of(gr_rollout* r, const gr_tree* t, int node, const gr_
 {
     *n = o->n_text;
     if (r->s->plan == NULL) return o->text;
-    int n_said = node > 0 ? gr_tree_action_text(t, node, r->text, TEXT_MAX) : 0;
+    int n_said = node > 0 ? gr_tree_action_text(t, node, r->text, GR_TURN_MAX) : 0;
     *n = gr_plan_show(r->s->plan, node > 0 ? r->text : NULL, n_said, o->text, o->n_text, r->shown,
-                      sizeof r->shown);
+                      r->shown_cap);
     return r->shown;
 }
 
@@ -156,8 +166,9 @@ void gr_rollout_act(gr_rollout* r, grower* g, int node)
 {
     const gr_tree* t = g->tree;
     const gr_world* world = gr_envs_world(r->envs);
-    int n = gr_dialog_hear(&r->dialog, world, gr_rollout_stop(r->s, world),
-                           t->token + t->token_begin[node], t->n_action[node], r->text, TEXT_MAX);
+    int n =
+        gr_dialog_hear(&r->dialog, world, gr_rollout_stop(r->s, world),
+                       t->token + t->token_begin[node], t->n_action[node], r->text, GR_TURN_MAX);
     const char* action = action_of(r, &n);
     gr_envs_step(r->envs, t->env[node], action, n, gr_rollout_tag(r, g, node));
 }
@@ -246,7 +257,7 @@ static void note_critique(gr_rollout* r, gr_tree* t, int node)
 {
     const gr_scorer* s = r->s->scorer;
     if (s->critique == NULL) return;
-    int n = s->critique(r->s->scorer_settings, t, node, t->score[node], r->text, TEXT_MAX);
+    int n = s->critique(r->s->scorer_settings, t, node, t->score[node], r->text, GR_TURN_MAX);
     gr_tree_set_note(t, node, r->text, n);
 }
 

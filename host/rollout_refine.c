@@ -56,12 +56,12 @@ static void render_told(gr_rollout* r, const gr_tree* t, int about, int told)
 {
     int parent = t->parent[about], n = 0;
     if (told == GR_TOLD_CRITIQUE) {
-        n = snprintf(r->shown, TEXT_MAX,
+        n = snprintf(r->shown, GR_TURN_MAX,
                      "This step was taken back. Score %d of %d%s%.*s. Choose "
                      "another one.\n",
                      gr_level(t->score[about]), GR_LEVELS, t->n_note[about] > 0 ? ": " : "",
                      t->n_note[about], t->text + t->note_begin[about]);
-        n = GR_MIN(n, TEXT_MAX - 1);
+        n = GR_MIN(n, GR_TURN_MAX - 1);
     }
     memcpy(r->shown + n, t->text + t->said_begin[parent], (size_t)t->n_said[parent]);
     gr_dialog_observe(&r->dialog, t->token + t->token_begin[about], t->n_action[about], r->shown,
@@ -133,7 +133,7 @@ static void ask_expert(gr_rollout* r, grower* g, int node)
     const gr_world* world = gr_envs_world(r->envs);
     uint64_t key = gr_key_join(gr_key_join(t->key, KEY_EXPERT), (uint64_t)t->branch[node]);
     int n = world->demonstrate(gr_envs_self(r->envs), gr_envs_state(r->envs, t->env[node]), key,
-                               t->turn[node] - 1, r->text, TEXT_MAX);
+                               t->turn[node] - 1, r->text, GR_TURN_MAX);
     gr_dialog_act(&r->dialog, world, r->text, n);
     GR_RESERVE(r->unsampled, r->unsampled_cap, r->dialog.out.n);
     gr_tree_set_action(t, node, r->dialog.out.token, r->unsampled, r->dialog.out.n,

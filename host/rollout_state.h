@@ -6,8 +6,6 @@
 
 enum { KEY_ENV = 0x656e76, KEY_EXPERT = 0x657870657274 };
 
-#define TEXT_MAX GR_OBS_MAX
-
 typedef enum stage { STAGE_WAITING, STAGE_RESET, STAGE_GROWING, STAGE_DONE } stage;
 
 /* One tree while it grows. */
@@ -41,7 +39,9 @@ struct gr_rollout {
     double* unsampled; /* zeros: log-probs of what no model sampled */
     int64_t unsampled_cap;
     gr_dialog dialog;
-    char text[TEXT_MAX], shown[TEXT_MAX * 2];
+    char text[GR_TURN_MAX]; /* what the model said */
+    char* shown;            /* (shown_cap): an observation and what is told with it */
+    int shown_cap;
 };
 
 /* ---- rollout.c ------------------------------------------------------------------------------- */

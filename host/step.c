@@ -94,7 +94,7 @@ void gr_step_count(gr_step* st, const gr_credit* c)
 
 void gr_step_count_plans(gr_step* st, const gr_hiper_settings* s, const gr_tree* t)
 {
-    char text[GR_OBS_MAX];
+    char text[GR_TURN_MAX];
     gr_plan p;
     for (int i = 1; i < t->n_nodes; i++) {
         if (!t->stepped[i]) continue;

@@ -12,6 +12,7 @@
 
 /* ACTION_MAX, TURN_MAX: bytes, and tokens with what ends them. */
 enum { KEY_WARMSTART = 0x7761726d, ACTION_MAX = 64, SUBGOAL_MAX = 32, TURN_MAX = 256 };
+enum { AROUND = 1024 }; /* bytes that hiper.c puts around an observation */
 
 /* Episodes written one after the other until the micro-batch is full. */
 typedef struct demos {
@@ -22,12 +23,17 @@ typedef struct demos {
     char turn[TURN_MAX]; /* what was said last */
     int n_turn;
     /* with the interface of HiPER */
-    char subgoal[SUBGOAL_MAX], shown[2 * GR_OBS_MAX];
+    char subgoal[SUBGOAL_MAX];
+    char* shown; /* (shown_cap) */
+    int shown_cap;
 } demos;
 
-static void demos_open(demos* d, int max_tokens)
+static void demos_open(demos* d, int max_tokens, int obs_cap)
 {
     gr_batch* b = &d->batch;
+    int64_t cap = 0;
+    d->shown_cap = obs_cap + AROUND;
+    GR_RESERVE(d->shown, cap, d->shown_cap);
     d->max_tokens = max_tokens;
     GR_RESERVE(b->token, d->caps[0], max_tokens);
     GR_RESERVE(b->position, d->caps[1], max_tokens);
@@ -46,6 +52,7 @@ static void demos_close(demos* d)
     void* all[] = {b->token,    b->position, b->subtree_end, b->src, b->target,
                    b->old_logp, b->a_pos,    b->a_neg,       b->w};
     for (int i = 0; i < GR_COUNT(all); i++) free(all[i]);
+    free(d->shown);
     gr_dialog_free(&d->dialog);
 }
 
@@ -112,7 +119,7 @@ static const char* show(gr_run* run, demos* d, int turn, const gr_obs* o, int* n
     *n = o->n_text;
     if (plan == NULL) return o->text;
     *n = gr_plan_show(plan, turn > 0 ? d->turn : NULL, d->n_turn, o->text, o->n_text, d->shown,
-                      sizeof d->shown);
+                      d->shown_cap);
     return d->shown;
 }
 
@@ -211,7 +218,7 @@ gr_status gr_warmstart(gr_run* run)
     s.final_ratio = c->final_ratio;
     s.warmup_steps = c->warmup_steps;
     demos d = {0};
-    demos_open(&d, (int)run->config->optimizer.microbatch_tokens);
+    demos_open(&d, (int)run->config->optimizer.microbatch_tokens, world->obs_cap);
     gr_dialog_init(&d.dialog, &run->train_settings.dialog);
     gr_progress progress = {0};
     gr_status st = GR_OK;

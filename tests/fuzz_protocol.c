@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n)
     static gr_answer answer;
     if (n == 0) return 0;
     gr_op op = (gr_op)(data[0] % 6);
-    gr_hello hello = {.n_signals = data[0] / 6 % (GR_SIGNALS + 1), .hash = data[0] & 0x80};
+    gr_hello hello = {
+        .n_signals = data[0] / 6 % (GR_SIGNALS + 1), .hash = data[0] & 0x80, .text_max = 40};
     data++, n--;
     size_t n_body = 0;
     while (gr_protocol_frame(data, n, &n_body) == GR_FRAME_WHOLE) {
@@ -22,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n)
         memcpy(body, data, n_body);
         gr_answer_kind kind = gr_protocol_read(body, n_body, op, 7, &hello, &answer);
         if (kind != GR_ANSWER_GOOD && answer.reason[0] == 0 && kind != GR_ANSWER_REFUSED) abort();
-        if (answer.obs.n_text < 0 || answer.obs.n_text >= GR_OBS_MAX) abort();
+        if (answer.obs.n_text < 0 || answer.obs.n_text > hello.text_max) abort();
         free(body);
         data += n_body, n -= n_body;
     }

@@ -3,8 +3,8 @@
 
 Its state is a 64-bit hash of all that happened to the episode, its text that hash: the test
 computes the same. Actions named in harm() do harm, every other one is a step. Options: nofork,
-nohash; hello=KIND: harm instead of a hello, with later=FILE only once FILE exists (the first start
-makes it).
+nohash; long=N: texts of N bytes; announced=M: the text_max of its hello; hello=KIND: harm instead
+of a hello, with later=FILE only once FILE exists (the first start makes it).
 """
 import json
 import os
@@ -84,7 +84,7 @@ def harm(kind, good):
     elif kind == "signals":
         send(json.dumps({**good, "signals": [1]}).encode())
     elif kind == "long":
-        send(json.dumps({**good, "text": "x" * 5000}).encode())
+        send(json.dumps({**good, "text": "x" * 2**17}).encode())
     elif kind == "missing":
         send(json.dumps({"id": good["id"]}).encode())
     elif kind == "refuse":
@@ -95,7 +95,9 @@ def harm(kind, good):
 
 
 def observe(state, text=None):
-    return {"text": text or f"{state:016x}\n", "reward": 0, "success": False, "valid": True,
+    if text is None:
+        text = f"{state:016x}".ljust(int(OPTION.get("long", 0)) - 1, "-") + "\n"
+    return {"text": text, "reward": 0, "success": False, "valid": True,
             "end": "running", "signals": [0.5, len(OPTION)], "hash": f"{state:016x}"}
 
 
@@ -104,7 +106,8 @@ def answer(episodes, q):
     if op == "hello":
         return {"version": 1, "prompt": "", "stop": "\n", "action_cap": 60, "horizon": 100,
                 "signals": ["a", "b"], "fork": "nofork" not in OPTION,
-                "hash": "nohash" not in OPTION}
+                "hash": "nohash" not in OPTION,
+                **({"text_max": int(OPTION["announced"])} if "announced" in OPTION else {})}
     if op == "tasks":
         return {"train": 1000, "test": 10, "warmstart": 0}
     if op == "close":

@@ -91,7 +91,7 @@ static void the_goal_counts_only_with_the_key(void** state)
     static const int back[] = {GR_LAKE_LEFT, GR_LAKE_LEFT, GR_LAKE_RIGHT, GR_LAKE_RIGHT};
     gr_lake_settings s = lake_settings(3);
     gr_keydoor k = open_field(3, 6);
-    char text[GR_OBS_MAX];
+    char text[GR_LAKE_OBS_CAP + 1];
     (void)gr_keydoor_render(&k, text);
     assert_string_equal(text, "P__\n___\nK_D\n");
     for (int i = 0; i < 4; i++) assert_true(gr_keydoor_move(&s, &k, first[i]) == 0);
@@ -176,7 +176,8 @@ static void a_fork_is_the_state(void** state)
     assert_true(apart > 50 && with_key > 5);
     gr_envs_close(e);
     gr_keydoor a = open_field(3, 1), b = a;
-    gr_obs x, y;
+    char text[2][GR_LAKE_OBS_CAP + 1];
+    gr_obs x = {.text = text[0]}, y = {.text = text[1]};
     gr_world_keydoor.step(&s, &a, "huh\n", 4, &x);
     b.has_key = true;
     gr_world_keydoor.step(&s, &b, "huh\n", 4, &y);

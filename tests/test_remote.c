@@ -121,7 +121,7 @@ static void a_frame_is_whole_when_its_last_byte_is_there(void** state)
 }
 
 static gr_answer answer;
-static const gr_hello two_signals = {.n_signals = 2, .hash = true};
+static const gr_hello two_signals = {.n_signals = 2, .hash = true, .text_max = 5000};
 #define OBS                                                                          \
     "{\"id\":7,\"text\":\"hi\\n\",\"reward\":-1.5,\"success\":true,\"valid\":false," \
     "\"end\":\"time_limit\",\"signals\":[1,0.25],\"hash\":\"00000000000000ff\",\"more\":[{}]}"
@@ -133,6 +133,16 @@ static const gr_hello two_signals = {.n_signals = 2, .hash = true};
 static gr_answer_kind read_as(gr_op op, const char* body)
 {
     return gr_protocol_read(body, strlen(body), op, 7, &two_signals, &answer);
+}
+
+/* `body` with the first `from` replaced by `to`. */
+static gr_answer_kind read_changed(gr_op op, const char* body, const char* from, const char* to)
+{
+    char text[8192];
+    const char* at = strstr(body, from);
+    assert_non_null(at);
+    (void)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - body), body, to, at + strlen(from));
+    return read_as(op, text);
 }
 
 static void answers_carry_their_fields(void** state)
@@ -150,30 +160,22 @@ static void answers_carry_their_fields(void** state)
     assert_string_equal(h->stop, "\n");
     assert_string_equal(h->signal[1], "new");
     assert_true(h->n_signals == 2 && h->action_cap == 8 && h->horizon == 20);
-    assert_true(h->fork && !h->hash);
+    assert_true(h->fork && !h->hash && h->text_max == GR_TEXT_LIMIT);
+    assert_int_equal(read_changed(GR_OP_HELLO, HELLO, "{", "{\"text_max\":77,"), GR_ANSWER_GOOD);
+    assert_int_equal(answer.hello.text_max, 77);
     assert_int_equal(read_as(GR_OP_TASKS, TASKS), GR_ANSWER_GOOD);
     assert_true(answer.n_tasks[GR_TRAIN] == 1000000000000 && answer.n_tasks[GR_WARMSTART] == 3);
     assert_int_equal(read_as(GR_OP_FORK, "{\"id\":7}"), GR_ANSWER_GOOD);
     assert_int_equal(read_as(GR_OP_CLOSE, " {\"id\":7.0} \n"), GR_ANSWER_GOOD);
     assert_int_equal(read_as(GR_OP_FORK, "{\"id\":7,\"error\":\"no\"}"), GR_ANSWER_REFUSED);
     assert_string_equal(answer.reason, "no");
-    gr_hello none = {0}; /* neither signals nor a hash are due: the text is hashed */
+    gr_hello none = {.text_max = 1}; /* neither signals nor a hash are due: the text is hashed */
     const char* bare = "{\"id\":7,\"text\":\"a\",\"reward\":0,\"success\":false,\"valid\":true,"
                        "\"end\":\"running\"}";
     assert_int_equal(gr_protocol_read(bare, strlen(bare), GR_OP_RESET, 7, &none, &answer),
                      GR_ANSWER_GOOD);
     assert_true(answer.obs.hash == gr_hash64("a", 1, 0));
     assert_int_equal(read_as(GR_OP_RESET, bare), GR_ANSWER_WRONG);
-}
-
-/* `body` with the first `from` replaced by `to`. */
-static gr_answer_kind read_changed(gr_op op, const char* body, const char* from, const char* to)
-{
-    char text[8192];
-    const char* at = strstr(body, from);
-    assert_non_null(at);
-    (void)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - body), body, to, at + strlen(from));
-    return read_as(op, text);
 }
 
 static void answers_that_are_wrong_are_told_from_nonsense(void** state)
@@ -202,7 +204,10 @@ static void answers_that_are_wrong_are_told_from_nonsense(void** state)
         {GR_OP_HELLO, HELLO, "\"version\":1", "\"versions\":1"},
         {GR_OP_HELLO, HELLO, "\"\\n\"", "\"\""},
         {GR_OP_HELLO, HELLO, "\"action_cap\":8", "\"action_cap\":0"},
-        {GR_OP_HELLO, HELLO, "\"action_cap\":8", "\"action_cap\":4096"},
+        {GR_OP_HELLO, HELLO, "\"action_cap\":8", "\"action_cap\":16384"},
+        {GR_OP_HELLO, HELLO, "\"fork\":true", "\"fork\":true,\"text_max\":0"},
+        {GR_OP_HELLO, HELLO, "\"fork\":true", "\"fork\":true,\"text_max\":131072"},
+        {GR_OP_HELLO, HELLO, "\"fork\":true", "\"fork\":true,\"text_max\":\"7\""},
         {GR_OP_HELLO, HELLO, "\"horizon\":20", "\"horizon\":2.5"},
         {GR_OP_HELLO, HELLO, "[\"near\",\"new\"]", "\"near\""},
         {GR_OP_HELLO, HELLO, "\"near\"", "\"\""},
@@ -220,12 +225,13 @@ static void answers_that_are_wrong_are_told_from_nonsense(void** state)
         }
         assert_true(answer.reason[0] != 0);
     }
-    char text[GR_OBS_MAX + 1];
+    char text[5002];
     memset(text, 'x', sizeof text);
-    text[GR_OBS_MAX - 1] = 0;
+    text[two_signals.text_max] = 0;
     assert_int_equal(read_changed(GR_OP_STEP, OBS, "hi\\n", text), GR_ANSWER_GOOD);
-    text[GR_OBS_MAX - 1] = 'x';
-    text[GR_OBS_MAX] = 0;
+    assert_int_equal(answer.obs.n_text, two_signals.text_max);
+    text[two_signals.text_max] = 'x';
+    text[two_signals.text_max + 1] = 0;
     assert_int_equal(read_changed(GR_OP_STEP, OBS, "hi\\n", text), GR_ANSWER_WRONG);
     const char* nonsense[] = {
         "",

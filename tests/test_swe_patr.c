@@ -65,7 +65,7 @@ static void play_fork(void* self, int dst, int src, uint64_t key)
 
 static void play_step(void* self, int h, const char* action, int n)
 {
-    char text[GR_OBS_MAX];
+    char text[GR_ACTION_MAX + 1];
     int move = move_of(action, n);
     asked[move]++;
     if (move == MEND) {

@@ -5,7 +5,7 @@
 #include "envs/swebench/swebench.h"
 
 static gr_swe_settings settings;
-static gr_envs* envs;
+static gr_envs* envs; /* the world of these settings, except where another one is played */
 
 static const gr_obs* answer_of(int handle)
 {
@@ -24,7 +24,7 @@ static const gr_obs* act(int handle, const char* action)
 
 static const gr_obs* sh(int handle, const char* command)
 {
-    static char action[GR_OBS_MAX];
+    static char action[GR_ACTION_MAX + 1];
     (void)snprintf(action, sizeof action, "I look.\n```bash\n%s\n```\n", command);
     return act(handle, action);
 }
@@ -148,15 +148,53 @@ static void what_is_no_turn_is_said(void** state)
         assert_true(!o->valid && o->signal[5] == 0 && o->signal[4] == 1);
         assert_true(strncmp(o->text, "Not understood", 14) == 0);
     }
-    const gr_obs* o = sh(h, "sleep 100"); /* settings.command_s */
-    assert_non_null(strstr(o->text, "the time was up"));
-    o = sh(h, "yes | head -c 100000");
-    assert_non_null(strstr(o->text, "bytes left out]"));
-    assert_true(o->n_text < 1000);
-    o = sh(h, "printf 'a\\0b\\377c\\n'");
+    const gr_obs* o = sh(h, "printf 'a\\0b\\377c\\n'");
     assert_string_equal(o->text, "exit status 0\na?b?c\n");
-    assert_int_equal(o->end, GR_END_TIME_LIMIT); /* settings.max_turns of 8 */
+    for (int turn = GR_COUNT(action) + 1; turn < settings.max_turns; turn++) {
+        assert_int_equal(o->end, GR_RUNNING);
+        o = sh(h, "true");
+    }
+    assert_int_equal(o->end, GR_END_TIME_LIMIT);
     gr_envs_free(envs, h);
+}
+
+/* Of what is longer than settings.output, head and tail; what is said is as long as it likes. */
+static void long_texts_keep_head_and_tail(void** state)
+{
+    (void)state;
+    int h = begin("tiny__intervals-1"), n = 0;
+    const gr_obs* o = sh(h, "seq 100000 110000");
+    assert_int_equal(strncmp(o->text, "exit status 0\n100000\n100001\n", 28), 0);
+    assert_string_equal(o->text + o->n_text - 14, "109999\n110000\n");
+    assert_non_null(strstr(o->text, "\n[64007 bytes left out]\n"));
+    assert_in_range(o->n_text, settings.output, gr_envs_world(envs)->obs_cap);
+    static char command[9100];
+    n = snprintf(command, sizeof command, "cat >long.txt <<'END'\n");
+    memset(command + n, 'x', 8999);
+    (void)snprintf(command + n + 8999, 40, "\nEND\nwc -c <long.txt");
+    o = sh(h, command);
+    assert_string_equal(o->text, "exit status 0\n9000\n");
+    gr_envs_free(envs, h);
+}
+
+/* Where a world shows little and waits only a second. */
+static void short_limits_are_kept(void** state)
+{
+    (void)state;
+    gr_envs* usual = envs;
+    gr_swe_settings small = settings;
+    small.output = 200;
+    small.command_s = 1;
+    ASSERT_OK(gr_envs_open(&envs, &gr_world_swebench, &small, 1));
+    int h = gr_envs_reset(envs, GR_TRAIN, 0, 1, 0);
+    const gr_obs* o = answer_of(h);
+    assert_true(strlen(tiny.instance[0].problem) > 200);
+    assert_int_equal(strncmp(o->text, tiny.instance[0].problem, 200), 0);
+    assert_string_equal(o->text + 200, "\n[the rest is left out]\n");
+    o = sh(h, "sleep 100");
+    assert_non_null(strstr(o->text, "the time was up"));
+    gr_envs_close(envs);
+    envs = usual;
 }
 
 /* Handles that are let go with a turn in flight, even while they are graded. */
@@ -200,7 +238,7 @@ static void texts_are_read(void** state)
 static bool open_world(void)
 {
     settings = (gr_swe_settings){
-        .max_turns = 8, .output = 600, .command_s = 20, .episode_s = 600, .tests_s = 60};
+        .max_turns = 8, .output = 6000, .command_s = 20, .episode_s = 600, .tests_s = 60};
     (void)snprintf(settings.instances, sizeof settings.instances, "envs/swe_tiny");
     (void)snprintf(settings.cache, sizeof settings.cache, "%s/cache", scratch);
     (void)snprintf(settings.predictions, sizeof settings.predictions, "%s/out.jsonl", scratch);
@@ -240,6 +278,8 @@ int main(void)
         cmocka_unit_test(tests_run_are_a_signal),
         cmocka_unit_test(three_forks_diverge),
         cmocka_unit_test(what_is_no_turn_is_said),
+        cmocka_unit_test(long_texts_keep_head_and_tail),
+        cmocka_unit_test(short_limits_are_kept),
         cmocka_unit_test(handles_may_go_at_any_time),
         cmocka_unit_test(patches_are_on_record),
     };

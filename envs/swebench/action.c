@@ -98,14 +98,14 @@ bool gr_swe_output_counts(const char* output, size_t n, int* passed, int* failed
     return found;
 }
 
-void gr_swe_say(char* text, int* n, const char* bytes, size_t n_bytes)
+void gr_swe_say(char* text, int* n, int cap, const char* bytes, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes;) {
         size_t length = gr_utf8_length(bytes + i, n_bytes - i);
         bool plain = length > 0 && (bytes[i] == '\n' || bytes[i] == '\t' ||
                                     ((unsigned char)bytes[i] >= 32 && bytes[i] != 127));
         size_t step = length > 0 ? length : 1;
-        if (*n + (int)(plain ? step : 1) >= GR_OBS_MAX) return;
+        if (*n + (int)(plain ? step : 1) > cap) break;
         if (plain) {
             memcpy(text + *n, bytes + i, step);
             *n += (int)step;

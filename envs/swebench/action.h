@@ -13,5 +13,6 @@ bool gr_swe_action_opens(const char* command, int n, const char* problem);
 
 /* Counts in the last summary line of pytest or unittest; false if there is none. */
 bool gr_swe_output_counts(const char* output, size_t n, int* passed, int* failed);
-/* Appends to text[*n..GR_OBS_MAX) as much as fits; bytes that are no UTF-8 text become '?'. */
-void gr_swe_say(char* text, int* n, const char* bytes, size_t n_bytes);
+/* Appends to text[*n..cap] as much as fits and a terminator; bytes that are no UTF-8 text become
+ * '?'. */
+void gr_swe_say(char* text, int* n, int cap, const char* bytes, size_t n_bytes);

@@ -30,7 +30,8 @@ static const gr_setting settings[] = {
     GR_SET_TEXT(S, read, "", "more folders that sandboxes may read, separated by spaces"),
     GR_SET_TEXT(S, predictions, "", "file to which every patch handed in is added; empty: none"),
     GR_SET_INT(S, max_turns, 1, 1000, 50, "turns of an episode"),
-    GR_SET_INT(S, output, 200, 3500, 3000, "bytes of a command's output that are shown"),
+    GR_SET_INT(S, output, 200, 100000, 10000,
+               "bytes of a command's output, or of the issue, that are shown: head and tail"),
     GR_SET_REAL(S, command_s, 0.1, 86400, 60, "seconds of a command"),
     GR_SET_REAL(S, episode_s, 0.1, 1e6, 5400,
                 "seconds of an episode's commands; one that takes longer is lost as a timeout"),
@@ -43,6 +44,7 @@ static const gr_block block = GR_BLOCK(S, "swebench", "env.name=swebench", setti
 #define RECENT    10        /* turns that the signal `trouble` looks back */
 #define PATCH_MAX (4 << 20) /* bytes of a patch; a larger one counts as none */
 #define READ_MAX  16
+#define AROUND    256 /* bytes that are shown around the output of a command */
 
 static const char prompt[] =
     "You mend a Python repository in /testbed. Each of your turns is exactly one shell block:\n"
@@ -93,7 +95,7 @@ typedef struct swebench {
     int64_t n_answers, cap_answers;
     int* owner; /* handle by sandbox number, -1: nobody waits */
     int64_t cap_owner;
-    gr_obs* pending; /* by handle: what a turn has shown so far */
+    gr_obs* pending; /* by handle: what a turn has shown so far; (obs_cap + 1) of text each */
 } swebench;
 
 /* ---- instances ---------------------------------------------------------------------------- */
@@ -193,19 +195,39 @@ static gr_env_error error_of(gr_sandbox_class c)
 
 /* ---- what the agent is shown -------------------------------------------------------------- */
 
-static void say(gr_obs* o, const char* text)
+static int obs_cap(const swebench* w) { return (int)w->s->output + AROUND; }
+
+static void say_bytes(const swebench* w, gr_obs* o, const char* bytes, size_t n)
 {
-    gr_swe_say(o->text, &o->n_text, text, strlen(text));
+    gr_swe_say(o->text, &o->n_text, obs_cap(w), bytes, n);
+}
+
+static void say(const swebench* w, gr_obs* o, const char* text)
+{
+    say_bytes(w, o, text, strlen(text));
+}
+
+static void end_line(const swebench* w, gr_obs* o)
+{
+    if (o->n_text > 0 && o->text[o->n_text - 1] != '\n') say(w, o, "\n");
+}
+
+/* What the handle's turn shows from here on, empty. */
+static gr_obs* observe(swebench* w, int h)
+{
+    gr_obs* o = &w->pending[h];
+    *o = (gr_obs){.text = o->text};
+    o->text[0] = 0;
+    return o;
 }
 
 /* A long issue is cut at its end. */
-static void say_issue(gr_obs* o, const char* problem)
+static void say_issue(const swebench* w, gr_obs* o, const char* problem)
 {
-    static const char cut[] = "\n[the rest is left out]\n";
-    size_t n = strlen(problem), most = GR_OBS_MAX - sizeof cut - 1;
-    gr_swe_say(o->text, &o->n_text, problem, GR_MIN(n, most));
-    if (n > most) say(o, cut);
-    if (o->n_text > 0 && o->text[o->n_text - 1] != '\n') say(o, "\n");
+    size_t n = strlen(problem), most = (size_t)w->s->output;
+    say_bytes(w, o, problem, GR_MIN(n, most));
+    if (n > most) say(w, o, "\n[the rest is left out]\n");
+    end_line(w, o);
 }
 
 static void fill(const swebench* w, episode* e, gr_obs* o)
@@ -223,7 +245,7 @@ static void fill(const swebench* w, episode* e, gr_obs* o)
     if (e->turn >= w->s->max_turns && o->end == GR_RUNNING) o->end = GR_END_TIME_LIMIT;
 }
 
-static void show_output(const gr_sandbox_reply* r, gr_obs* o)
+static void show_output(const swebench* w, const gr_sandbox_reply* r, gr_obs* o)
 {
     static const char* const cause[GR_N_SANDBOX_CAUSES] = {
         [GR_SANDBOX_EXITED] = "",
@@ -235,15 +257,15 @@ static void show_output(const gr_sandbox_reply* r, gr_obs* o)
     };
     char line[100];
     (void)snprintf(line, sizeof line, "exit status %d%s\n", r->code, cause[r->cause]);
-    say(o, line);
-    gr_swe_say(o->text, &o->n_text, r->output, r->n_head);
+    say(w, o, line);
+    say_bytes(w, o, r->output, r->n_head);
     long long left_out = (long long)(r->n_all - (int64_t)r->n_output);
     if (left_out > 0) {
         (void)snprintf(line, sizeof line, "\n[%lld bytes left out]\n", left_out);
-        say(o, line);
+        say(w, o, line);
     }
-    gr_swe_say(o->text, &o->n_text, r->output + r->n_head, r->n_output - r->n_head);
-    if (o->n_text > 0 && o->text[o->n_text - 1] != '\n') say(o, "\n");
+    say_bytes(w, o, r->output + r->n_head, r->n_output - r->n_head);
+    end_line(w, o);
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */
@@ -306,12 +328,11 @@ static void swe_step(void* self, int h, const char* action, int n_action)
     int n = 0;
     e->turn++;
     w->in_flight++;
-    gr_obs* o = &w->pending[h];
-    *o = (gr_obs){0};
-    bool valid = n_action <= GR_OBS_MAX - 1 && gr_swe_action_read(action, n_action, &command, &n);
+    gr_obs* o = observe(w, h);
+    bool valid = n_action <= GR_ACTION_MAX && gr_swe_action_read(action, n_action, &command, &n);
     if (!valid) {
         note_command(e, 0, true);
-        say(o, "Not understood: a turn is exactly one ```bash block, closed by ```.\n");
+        say(w, o, "Not understood: a turn is exactly one ```bash block, closed by ```.\n");
         fill(w, e, o);
         settle(w, h, GR_ENV_OK, o);
         return;
@@ -345,7 +366,7 @@ static bool uses_up(const swebench* w, episode* e, const gr_sandbox_reply* r)
 static void on_command(swebench* w, int h, const gr_sandbox_reply* r)
 {
     episode* e = &w->episode[h];
-    show_output(r, &w->pending[h]);
+    show_output(w, r, &w->pending[h]);
     if (r->code != 0 || r->cause != GR_SANDBOX_EXITED) e->bad[(e->turn - 1) % RECENT] = true;
     note_tests(e, r);
     if (r->cause == GR_SANDBOX_STUCK || uses_up(w, e, r)) {
@@ -414,7 +435,7 @@ static void on_grade(swebench* w, int h, const gr_swe_grade* g)
     o->success = g->outcome == GR_SWE_GRADED && g->verdict.resolution == GR_SWE_FULL;
     o->reward = o->success ? 1 : 0;
     o->end = GR_END_TERMINAL;
-    say(o, "Handed in.\n");
+    say(w, o, "Handed in.\n");
     finish_turn(w, h);
 }
 
@@ -464,6 +485,9 @@ static void make_room(swebench* w, int h)
     GR_RESERVE(w->episode, w->n_episodes, h + 1);
     GR_RESERVE(w->grader, w->cap_graders, h + 1);
     GR_RESERVE(w->pending, w->cap_pending, h + 1);
+    if (w->pending[h].text != NULL) return;
+    w->pending[h].text = malloc((size_t)obs_cap(w) + 1);
+    GR_ASSERT(w->pending[h].text != NULL, "out of memory");
 }
 
 static void swe_reset(void* self, int h, gr_split split, int64_t task, uint64_t key)
@@ -474,14 +498,14 @@ static void swe_reset(void* self, int h, gr_split split, int64_t task, uint64_t 
     episode* e = &w->episode[h];
     *e = (episode){.instance = instance_of(w, split, task)};
     w->in_flight++;
-    gr_obs* o = &w->pending[h];
-    *o = (gr_obs){.valid = true};
+    gr_obs* o = observe(w, h);
+    o->valid = true;
     if (make_tree(w, e->instance) != GR_OK) {
         gr_log("swebench: %s", gr_last_error_text());
         settle(w, h, GR_ENV_REFUSED, NULL);
         return;
     }
-    say_issue(o, instance_at(w, e->instance)->problem);
+    say_issue(w, o, instance_at(w, e->instance)->problem);
     e->sandbox = ++w->last_sandbox;
     e->stage = CREATE;
     own(w, e->sandbox, h);
@@ -561,6 +585,7 @@ static void swe_close(void* self)
     free(w->tree);
     free(w->episode);
     free(w->grader);
+    for (int64_t i = 0; i < w->cap_pending; i++) free(w->pending[i].text);
     free(w->pending);
     free(w->answers);
     free(w->owner);
@@ -593,6 +618,7 @@ static gr_status swe_open(void** self, const void* values)
     return st;
 }
 
+static void swe_describe(void* self, gr_world* facts) { facts->obs_cap = obs_cap(self); }
 static int swe_horizon(void* self) { return (int)((const swebench*)self)->s->max_turns; }
 
 static const gr_async async = {
@@ -610,9 +636,10 @@ const gr_world gr_world_swebench = {
     .n_signals = N_SIGNALS,
     .prompt = prompt,
     .stop = "\n```\n",
-    .action_cap = GR_OBS_MAX - 1,
+    .action_cap = GR_ACTION_MAX,
     .open = swe_open,
     .close = swe_close,
+    .describe = swe_describe,
     .n_tasks = swe_n_tasks,
     .horizon = swe_horizon,
     .async = &async,

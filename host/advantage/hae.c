@@ -31,14 +31,12 @@
 enum { HEAD_LOW, HEAD_HIGH, HEAD_TERM };
 enum { ACTION, SUBGOAL, SWITCH, N_KINDS }; /* bits of host/hiper.h */
 
-#define TEXT_MAX 8192 /* bytes of a turn that are read; what is behind them is of no block */
-
-/* What a turn says, and where in its tokens. */
+/* What a turn says, and where in its tokens; what is behind GR_TURN_MAX is of no block. */
 typedef struct turn {
     gr_plan plan;
-    char text[TEXT_MAX];
+    char text[GR_TURN_MAX];
     int n_text;
-    int32_t token_of[TEXT_MAX]; /* of each byte */
+    int32_t token_of[GR_TURN_MAX]; /* of each byte */
 } turn;
 
 static void read_turn(const gr_hiper_settings* s, const gr_tree* t, int node, turn* out)
@@ -48,7 +46,7 @@ static void read_turn(const gr_hiper_settings* s, const gr_tree* t, int node, tu
         int n = 0;
         const char* text =
             gr_token_text(t->tokenizer, GR_MARKUP, t->token[t->token_begin[node] + k], &n);
-        if (out->n_text + n > TEXT_MAX - 64) break;
+        if (out->n_text + n > GR_TURN_MAX - 64) break;
         memcpy(out->text + out->n_text, text, (size_t)n);
         for (int b = 0; b < n; b++) out->token_of[out->n_text + b] = k;
         out->n_text += n;
