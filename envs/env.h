@@ -82,6 +82,10 @@ struct gr_async {
     void (*step)(void* self, int handle, const char* action, int n_action);
     void (*fork)(void* self, int dst, int src, uint64_t key);
     void (*release)(void* self, int handle); /* an answer still to come is dropped */
+    /* How much of what judges a training task in the end is met by the states of n idle handles, in
+     * [0, 1]; NaN: it could not be found out. The states stay as they are. Returns when all is
+     * known. NULL: the world cannot say. */
+    void (*judge)(void* self, const int* handle, int n, double* out);
     /* The handle of the next answer, or -1: none is ready, or with wait none is in flight. *obs is
      * valid until the next call; NULL on error. */
     int (*poll)(void* self, bool wait, gr_env_error* error, const gr_obs** obs);
@@ -114,6 +118,8 @@ void gr_envs_step(gr_envs* e, int handle, const char* action, int n_action, uint
 /* Copies a handle that has no step in flight; a world that cannot fork replays its actions. */
 int gr_envs_fork(gr_envs* e, int handle, uint64_t key);
 void gr_envs_free(gr_envs* e, int handle); /* a reply still to come is dropped */
+/* gr_async.judge; only of worlds that have it. */
+void gr_envs_judge(gr_envs* e, const int* handle, int n, double* out);
 /* False when no reply is ready; with wait, blocks until one is or nothing is in flight. */
 bool gr_envs_poll(gr_envs* e, gr_env_reply* out, bool wait);
 int gr_envs_in_flight(const gr_envs* e);

@@ -82,6 +82,9 @@ static void sampling(const gr_run* run)
     const gr_config_rollout* r = &run->config->rollout;
     gr_log("rollouts   %s: %lld initial branches a group, scorer %s", r->strategy,
            (long long)r->group, run->config->scorer.name);
+    if (run->train_settings.scorer->privileged) {
+        gr_log("           the scorer runs the hidden tests that judge: for training alone");
+    }
     if (r->tokens_per_step > 0) {
         gr_log("           about %lld sampled tokens a step%s", (long long)r->tokens_per_step,
                r->groups_per_step > 0 ? ", at most rollout.groups_per_step groups" : "");

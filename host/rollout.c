@@ -265,14 +265,19 @@ static void score_nodes(gr_rollout* r, grower* g, const gr_round* round)
 {
     gr_tree* t = g->tree;
     const gr_strategy* st = r->s->strategy;
+    const gr_scorer* s = r->s->scorer;
     if (st->wants == NULL) return;
+    GR_ASSERT(!s->privileged || r->s->purpose == GR_FOR_TRAIN, "%s in an evaluation", s->name);
     double begin = gr_now_s();
     GR_RESERVE(r->node, r->node_cap, t->n_nodes);
     int n = st->wants(r->s->strategy_settings, t, round, r->node, (int)r->node_cap);
     if (n > 0) {
         double* out = r->score + t->n_nodes; /* second half: scores in order of r->node */
-        r->s->scorer->score(r->s->scorer_settings, t, gr_envs_world(r->envs),
-                            gr_key_join(t->key, KEY_SCORE), r->node, n, out);
+        if (s->look != NULL)
+            s->look(t, r->envs, r->node, n, out);
+        else
+            s->score(r->s->scorer_settings, t, gr_envs_world(r->envs),
+                     gr_key_join(t->key, KEY_SCORE), r->node, n, out);
         for (int i = 0; i < n; i++) {
             t->score[r->node[i]] = r->score[r->node[i]] = out[i];
             note_critique(r, t, r->node[i]);

@@ -55,7 +55,17 @@ static const char prompt[] =
 
 enum { OPENED, TESTED, EDITED, IMPROVED, TROUBLE, FORMAT, N_SIGNALS };
 
-typedef enum stage { IDLE, CREATE, COMMAND, HASH, PROBE, DIFF, GRADE } stage;
+typedef enum stage {
+    IDLE,
+    CREATE,
+    COMMAND,
+    HASH,
+    PROBE,
+    DIFF, /* for handing in ... */
+    GRADE,
+    JUDGE_DIFF, /* ... and for a scorer */
+    JUDGE_GRADE
+} stage;
 
 typedef struct episode {
     int64_t sandbox; /* its number; 0: none */
@@ -72,6 +82,12 @@ typedef struct episode {
     uint64_t recent[RECENT]; /* hashes of the last commands */
     bool bad[RECENT];        /* errored, repeated or no command */
 } episode;
+
+/* What the hidden tests have said of a tree, so that no two runs are made for one. */
+typedef struct judged {
+    uint64_t key; /* of instance and tree */
+    double met;   /* in [0, 1]; NaN: not known */
+} judged;
 
 typedef struct answer { /* known, but not yet polled */
     int handle;
@@ -95,6 +111,9 @@ typedef struct swebench {
     int64_t n_answers, cap_answers;
     int* owner; /* handle by sandbox number, -1: nobody waits */
     int64_t cap_owner;
+    judged* judged;
+    int64_t n_judged, cap_judged;
+    int judging;     /* handles that a scorer waits for */
     gr_obs* pending; /* by handle: what a turn has shown so far; (obs_cap + 1) of text each */
 } swebench;
 
@@ -117,6 +136,11 @@ static int64_t instance_of(const swebench* w, gr_split split, int64_t task)
 {
     if (has_test_file(w)) return split == GR_TEST ? w->train.n + task : task;
     return split == GR_TEST ? 4 * task + 3 : task + GR_MIN(task / 3, w->train.n / 4);
+}
+
+static bool is_held_out(const swebench* w, int64_t i)
+{
+    return has_test_file(w) ? i >= w->train.n : i % 4 == 3;
 }
 
 static const gr_swe_instance* instance_at(const swebench* w, int64_t i)
@@ -230,6 +254,9 @@ static void say_issue(const swebench* w, gr_obs* o, const char* problem)
     end_line(w, o);
 }
 
+/* Of what an episode is: its task and its files. */
+static uint64_t key_of(const episode* e) { return gr_key_join(e->tree, (uint64_t)e->instance); }
+
 static void fill(const swebench* w, episode* e, gr_obs* o)
 {
     double bad = 0;
@@ -241,7 +268,7 @@ static void fill(const swebench* w, episode* e, gr_obs* o)
     o->signal[IMPROVED] = e->improved;
     o->signal[TROUBLE] = seen > 0 ? bad / seen : 0;
     o->signal[FORMAT] = o->valid;
-    o->hash = gr_key_join(e->tree, (uint64_t)e->instance);
+    o->hash = key_of(e);
     if (e->turn >= w->s->max_turns && o->end == GR_RUNNING) o->end = GR_END_TIME_LIMIT;
 }
 
@@ -395,22 +422,26 @@ static void on_hash(swebench* w, int h, const gr_sandbox_reply* r)
     run(w, h, PROBE, probe_script, 1000, w->s->command_s);
 }
 
-static void begin_grading(swebench* w, int h, const gr_sandbox_reply* r)
+static void record_prediction(const swebench* w, const char* id, const char* patch, size_t n)
+{
+    if (w->s->predictions[0] == 0) return;
+    FILE* f = fopen(w->s->predictions, "abe");
+    if (f == NULL) return; /* a record that cannot be written does not end the run */
+    fprintf(f, "{\"instance_id\":\"%s\",\"model_name_or_path\":\"grove\",", id);
+    fputs("\"model_patch\":", f);
+    gr_json_text(f, patch, n);
+    fputs("}\n", f);
+    (void)fclose(f);
+}
+
+/* The reply to diff_script is graded in a fresh sandbox; a patch that is not whole is none. */
+static void begin_grading(swebench* w, int h, const gr_sandbox_reply* r, stage next)
 {
     episode* e = &w->episode[h];
     bool whole = r->code == 0 && r->cause == GR_SANDBOX_EXITED && r->n_all <= PATCH_MAX;
     size_t n = whole ? r->n_output : 0;
     const gr_swe_instance* x = instance_at(w, e->instance);
-    if (w->s->predictions[0] != 0) {
-        FILE* f = fopen(w->s->predictions, "abe");
-        if (f != NULL) { /* a record that cannot be written does not end the run */
-            fprintf(f, "{\"instance_id\":\"%s\",\"model_name_or_path\":\"grove\",", x->id);
-            fputs("\"model_patch\":", f);
-            gr_json_text(f, r->output, n);
-            fputs("}\n", f);
-            (void)fclose(f);
-        }
-    }
+    if (next == GRADE) record_prediction(w, x->id, r->output, n);
     gr_swe_judging j = {.instance = x,
                         .tree = w->tree[e->instance],
                         .setup = w->s->setup,
@@ -418,16 +449,13 @@ static void begin_grading(swebench* w, int h, const gr_sandbox_reply* r)
                         .time_s = w->s->tests_s};
     e->grading = ++w->last_sandbox;
     own(w, e->grading, h);
-    e->stage = GRADE;
+    e->stage = next;
     w->grader[h] = gr_swe_grader_begin(w->box, e->grading, &j, r->output, n);
 }
 
 static void on_grade(swebench* w, int h, const gr_swe_grade* g)
 {
     gr_obs* o = &w->pending[h];
-    gr_swe_grader_end(w->grader[h]);
-    w->grader[h] = NULL;
-    w->episode[h].grading = 0; /* the grader has closed it */
     if (g->outcome == GR_SWE_NO_SANDBOX) {
         settle(w, h, GR_ENV_REFUSED, NULL);
         return;
@@ -439,20 +467,89 @@ static void on_grade(swebench* w, int h, const gr_swe_grade* g)
     finish_turn(w, h);
 }
 
+/* ---- judging for a scorer ------------------------------------------------------------------ */
+
+/* NULL: nobody has asked of this tree yet. */
+static judged* find_judged(const swebench* w, uint64_t key)
+{
+    for (int64_t i = 0; i < w->n_judged; i++) {
+        if (w->judged[i].key == key) return &w->judged[i];
+    }
+    return NULL;
+}
+
+static void on_judged(swebench* w, int h, double met)
+{
+    find_judged(w, key_of(&w->episode[h]))->met = met;
+    w->episode[h].stage = IDLE;
+    w->judging--;
+}
+
+/* The share of the tests that must begin to pass, times the share that must go on passing. */
+static double share_met(const gr_swe_instance* x, const gr_swe_grade* g)
+{
+    if (g->outcome == GR_SWE_NO_SANDBOX) return (double)NAN;
+    if (g->outcome != GR_SWE_GRADED) return 0;
+    double begin = (double)g->verdict.f2p_passed / GR_MAX(x->fail_to_pass.n, 1);
+    double go_on = x->pass_to_pass.n > 0 ? (double)g->verdict.p2p_passed / x->pass_to_pass.n : 1;
+    return begin * go_on;
+}
+
+/* What could not be found out is tried again the next time. */
+static void forget_unknown(swebench* w)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < w->n_judged; i++) {
+        if (!isnan(w->judged[i].met)) w->judged[kept++] = w->judged[i];
+    }
+    w->n_judged = kept;
+}
+
+/* A tree as it was at the start meets nothing. */
+static void begin_judging(swebench* w, int h)
+{
+    episode* e = &w->episode[h];
+    if (find_judged(w, key_of(e)) != NULL) return;
+    GR_RESERVE(w->judged, w->cap_judged, w->n_judged + 1);
+    w->judged[w->n_judged++] = (judged){.key = key_of(e)};
+    if (e->tree == e->base) return;
+    w->judging++;
+    run(w, h, JUDGE_DIFF, diff_script, 2 * PATCH_MAX, w->s->command_s);
+}
+
+static void hear_grader(swebench* w, int h, const gr_sandbox_reply* r)
+{
+    episode* e = &w->episode[h];
+    gr_swe_grade grade;
+    if (!gr_swe_grader_hear(w->grader[h], r, &grade)) return;
+    gr_swe_grader_end(w->grader[h]);
+    w->grader[h] = NULL;
+    e->grading = 0; /* the grader has closed it */
+    if (grade.outcome == GR_SWE_NO_SANDBOX) {
+        gr_log("swebench: %s: %s", instance_at(w, e->instance)->id, grade.reason);
+    }
+    if (e->stage == JUDGE_GRADE)
+        on_judged(w, h, share_met(instance_at(w, e->instance), &grade));
+    else
+        on_grade(w, h, &grade);
+}
+
 /* A reply about a sandbox whose handle waits for it. */
 static void hear(swebench* w, int h, const gr_sandbox_reply* r)
 {
     episode* e = &w->episode[h];
     if (r->op == GR_SANDBOX_FORK) return; /* if it failed, the next request fails, too */
-    if (e->stage == GRADE) {
-        gr_swe_grade grade;
-        if (gr_swe_grader_hear(w->grader[h], r, &grade)) on_grade(w, h, &grade);
+    if (e->stage == GRADE || e->stage == JUDGE_GRADE) {
+        hear_grader(w, h, r);
         return;
     }
     if (r->error != GR_SANDBOX_OK) {
         if (r->op == GR_SANDBOX_CREATE) e->sandbox = 0;
         gr_log("swebench: %s: %s", instance_at(w, e->instance)->id, r->reason);
-        settle(w, h, error_of(r->error), NULL);
+        if (e->stage == JUDGE_DIFF)
+            on_judged(w, h, (double)NAN);
+        else
+            settle(w, h, error_of(r->error), NULL);
         return;
     }
     switch (e->stage) {
@@ -471,7 +568,10 @@ static void hear(swebench* w, int h, const gr_sandbox_reply* r)
         finish_turn(w, h);
         break;
     case DIFF:
-        begin_grading(w, h, r);
+        begin_grading(w, h, r, GRADE);
+        break;
+    case JUDGE_DIFF:
+        begin_grading(w, h, r, JUDGE_GRADE);
         break;
     default:
         break; /* of a fork that went well */
@@ -555,14 +655,41 @@ static void swe_release(void* self, int h)
     *e = (episode){0};
 }
 
+/* False: nothing was to be heard. */
+static bool listen_once(swebench* w, bool wait)
+{
+    gr_sandbox_reply r;
+    if (!gr_sandbox_poll(w->box, wait, &r)) return false;
+    int h = r.sandbox > 0 && r.sandbox < w->cap_owner ? w->owner[r.sandbox] : -1;
+    if (h >= 0) hear(w, h, &r);
+    return true;
+}
+
+/* Other episodes go on meanwhile; their answers wait for the next poll. */
+static void swe_judge(void* self, const int* handle, int n, double* out)
+{
+    swebench* w = self;
+    for (int i = 0; i < n; i++) {
+        bool held_out = is_held_out(w, w->episode[handle[i]].instance);
+        GR_ASSERT(!held_out, "the hidden tests of a held-out task are asked for");
+        begin_judging(w, handle[i]);
+    }
+    while (w->judging > 0) {
+        bool owed = listen_once(w, true);
+        GR_ASSERT(owed, "a scorer waits for a reply that nobody owes");
+    }
+    for (int i = 0; i < n; i++) {
+        judged* j = find_judged(w, key_of(&w->episode[handle[i]]));
+        out[i] = j->met;
+    }
+    forget_unknown(w);
+}
+
 static int swe_poll(void* self, bool wait, gr_env_error* error, const gr_obs** obs)
 {
     swebench* w = self;
-    gr_sandbox_reply r;
     while (w->n_answers == 0) {
-        if (!gr_sandbox_poll(w->box, wait && w->in_flight > 0, &r)) return -1;
-        int h = r.sandbox > 0 && r.sandbox < w->cap_owner ? w->owner[r.sandbox] : -1;
-        if (h >= 0) hear(w, h, &r);
+        if (!listen_once(w, wait && w->in_flight > 0)) return -1;
     }
     w->given = w->answers[0];
     memmove(w->answers, w->answers + 1, (size_t)--w->n_answers * sizeof *w->answers);
@@ -588,6 +715,7 @@ static void swe_close(void* self)
     for (int64_t i = 0; i < w->cap_pending; i++) free(w->pending[i].text);
     free(w->pending);
     free(w->answers);
+    free(w->judged);
     free(w->owner);
     free(w);
 }
@@ -626,6 +754,7 @@ static const gr_async async = {
     .step = swe_step,
     .fork = swe_fork,
     .release = swe_release,
+    .judge = swe_judge,
     .poll = swe_poll,
 };
 

@@ -88,6 +88,12 @@ static gr_status eval(const options* o, gr_config* c, gr_run* run)
 {
     gr_eval_result r;
     GR_TRY(gr_command_open_run(run, c, o->words.subject, o->label, GR_RUN_EVAL, &o->words));
+    if (run->train_settings.scorer->privileged) {
+        return GR_FAIL(GR_EARG,
+                       "scorer.name = %s knows what judges the tasks and is refused here; an "
+                       "evaluation needs no scorer: add scorer.name=constant",
+                       c->scorer.name);
+    }
     gr_sampling sampling = {
         .temperature = (float)c->eval.temperature,
         .top_p = (float)c->rollout.top_p,

@@ -12,13 +12,18 @@ typedef struct gr_scorer gr_scorer;
 struct gr_scorer {
     const char* name;
     const gr_block* block;
-    int turn_cost; /* environment turns one call is charged as: 0 for heuristics, 1 for a model */
+    /* Environment turns one call is charged as: 0 for heuristics, 1 for a model or for tests. */
+    int turn_cost;
+    /* It knows what judges the task: `grove eval` refuses it, and the run's log says so. */
+    bool privileged;
     /* Refuses settings that do not fit the world, such as signals it does not report; NULL: any
      * settings fit any world. */
     gr_status (*check)(const gr_scorer* self, const void* settings, const gr_world* world);
     /* Scores of n nodes in [0, 1] into out. `key` serves random scorers. */
     void (*score)(const void* settings, const gr_tree* t, const gr_world* world, uint64_t key,
                   const int32_t* node, int n, double* out);
+    /* In the place of `score`, for a scorer that looks at the worlds' states behind the nodes. */
+    void (*look)(const gr_tree* t, gr_envs* envs, const int32_t* node, int n, double* out);
     /* Why a node has that score, in words: at most cap - 1 bytes and a terminator; returns the
      * bytes written. NULL: it does not say. */
     int (*critique)(const void* settings, const gr_tree* t, int node, double score, char* text,
@@ -26,7 +31,7 @@ struct gr_scorer {
 };
 
 extern const gr_scorer gr_scorer_heuristic, gr_scorer_noisy, gr_scorer_random, gr_scorer_constant,
-    gr_scorer_reward_only, gr_scorer_rule_critic;
+    gr_scorer_reward_only, gr_scorer_rule_critic, gr_scorer_hidden_tests;
 extern const gr_scorer* const gr_scorers[]; /* NULL-terminated */
 const gr_scorer* gr_scorer_find(const char* name);
 GR_MUST_CHECK gr_status gr_scorer_check(const gr_scorer* s, const void* settings,
