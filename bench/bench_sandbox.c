@@ -44,7 +44,8 @@ static gr_sandbox_reply sh(int64_t sandbox, const char* text, double time_s)
 
 static void create(int64_t sandbox, const char* tree)
 {
-    (void)await(gr_sandbox_create(box, sandbox, &(gr_sandbox_tree){tree, "/testbed", NULL}));
+    (void)await(
+        gr_sandbox_create(box, sandbox, &(gr_sandbox_tree){.tree = tree, .at = "/testbed"}));
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */

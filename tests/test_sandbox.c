@@ -226,18 +226,18 @@ static void a_whole_system_can_be_the_tree(void** state)
     char text[1200], root[100];
     (void)snprintf(root, sizeof root, "%s/system", scratch);
     (void)snprintf(text, sizeof text,
-                   "set -e; mkdir -p %s/bin %s/room; cp /bin/dash %s/bin/sh; "
+                   "set -e; mkdir -p %s/bin %s/room; cd %s/bin; cp /bin/dash sh; cp sh bash; "
                    "for f in $(ldd /bin/dash | grep -o '/[^ ]*'); do mkdir -p %s$(dirname $f); cp "
                    "-L $f %s$f; done",
                    root, root, root, root, root);
     assert_int_equal(system(text), 0);
-    const gr_sandbox_tree tree = {.tree = root, .at = "/"};
+    const gr_sandbox_tree tree = {.tree = root, .at = "/", .work = "/room"};
     gr_sandbox_reply r;
     gr_sandbox_wait(box, gr_sandbox_create(box, 1, &tree), &r);
     ASSERT_REPLY(&r);
     const char* const argv[] = {"sh", "-c", "echo x >/room/x; echo /* /room/*; echo $$ >/dev/null",
                                 NULL};
-    const gr_sandbox_command c = {.argv = argv, .cwd = "/room", .time_s = 120, .head = 400};
+    const gr_sandbox_command c = {.argv = argv, .time_s = 120, .head = 400};
     gr_sandbox_wait(box, gr_sandbox_run(box, 1, &c), &r);
     ASSERT_REPLY(&r);
     (void)snprintf(text, sizeof text, "%.*s", (int)r.n_output, r.output);
@@ -245,6 +245,11 @@ static void a_whole_system_can_be_the_tree(void** state)
     assert_non_null(strstr(text, "/bin /dev /lib"));
     assert_non_null(strstr(text, "/room/x"));
     assert_null(strstr(text, "/usr"));
+    uint64_t hash = hash_of(box, 1); /* of the room alone, and where the command was */
+    expect_sh(box, 1, "pwd; echo x >/beside", 0, "/room\n");
+    assert_true(hash_of(box, 1) == hash);
+    expect_sh(box, 1, "echo y >beside", 0, "");
+    assert_true(hash_of(box, 1) != hash);
     (void)end(box, 1);
     remove_all(root);
 }

@@ -38,7 +38,10 @@ static void requests_are_read_as_they_were_written(void** state)
             .op = (gr_sandbox_op)(1 + below(key, 2, GR_N_SANDBOX_OPS - 1)),
             .sandbox = 1 + below(key, 3, 1000),
             .to = 1 + below(key, 4, 1000),
-            .tree = {.tree = tree, .at = at, .read = below(key, 5, 2) ? read : NULL},
+            .tree = {.tree = tree,
+                     .at = at,
+                     .work = below(key, 12, 2) ? tree : NULL,
+                     .read = below(key, 5, 2) ? read : NULL},
             .command = {.argv = list,
                         .env = below(key, 6, 2) ? list : NULL,
                         .cwd = below(key, 7, 2) ? text[4] : NULL,
@@ -65,6 +68,8 @@ static void requests_are_read_as_they_were_written(void** state)
         if (in.op == GR_SANDBOX_CREATE) {
             assert_string_equal(out.tree.tree, tree);
             assert_string_equal(out.tree.at, at);
+            assert_int_equal(out.tree.work != NULL, in.tree.work != NULL);
+            if (out.tree.work != NULL) assert_string_equal(out.tree.work, tree);
             assert_int_equal(out.tree.read != NULL, in.tree.read != NULL);
             if (out.tree.read != NULL) assert_string_equal(out.tree.read[1], at);
         }

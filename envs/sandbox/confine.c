@@ -252,8 +252,9 @@ GR_NORETURN static void run_command(const gr_confinement* c)
     const int keep = report_fd;
     (void)close_range(3, (unsigned)keep - 1, 0);
     (void)close_range((unsigned)keep + 1, ~0u, 0);
-    need(chdir(c->cwd != NULL ? c->cwd : c->at) == 0, "go to", c->cwd != NULL ? c->cwd : c->at);
-    if (c->argv == NULL) print_hash(c->at);
+    const char* cwd = c->cwd != NULL ? c->cwd : c->work;
+    need(chdir(cwd) == 0, "go to", cwd);
+    if (c->argv == NULL) print_hash(c->work);
     gr_limits_apply(c->groups, c->limits);
     set_environment(c);
     (void)execvp(c->argv[0], (char* const*)(uintptr_t)c->argv);

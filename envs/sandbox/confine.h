@@ -18,12 +18,13 @@ typedef struct gr_confinement {
     const gr_sandbox_settings* limits;
     /* of the sandbox: overlay options of its trees, or the folders of its copies */
     const char* at; /* "/": the tree is the whole system */
+    const char* work;
     const char* const* read;
     char tree[GR_LAYERS_OPTIONS], rest[GR_LAYERS_OPTIONS];
     /* of the command */
-    const char* const* argv; /* NULL: print the hash of the working tree */
+    const char* const* argv; /* NULL: print the hash of `work` */
     const char* const* env;
-    const char* cwd;
+    const char* cwd; /* NULL: `work` */
     /* descriptors */
     int helper; /* the helper's process: readable once it is dead */
     int go;     /* one byte comes when the command may start */

@@ -22,7 +22,7 @@ typedef struct box { /* a sandbox */
     int64_t group; /* number of its control group, of no other sandbox ever */
     bool grouped;
     gr_stack files;
-    char* at;
+    char *at, *work;
     char** read; /* NULL-terminated */
     struct job* job;
     const char* lost; /* why it takes no more commands; NULL: it does */
@@ -112,8 +112,8 @@ static char** copy_texts(const char* const* list)
     return copy;
 }
 
-static box* add_box(gr_host* h, void* owner, int64_t number, const gr_stack* files, const char* at,
-                    const char* const* read)
+static box* add_box(gr_host* h, void* owner, int64_t number, const gr_stack* files,
+                    const gr_sandbox_tree* tree)
 {
     box* b = calloc(1, sizeof *b);
     GR_ASSERT(b != NULL, "out of memory");
@@ -122,9 +122,10 @@ static box* add_box(gr_host* h, void* owner, int64_t number, const gr_stack* fil
                .number = number,
                .group = ++h->next_group,
                .files = *files,
-               .at = strdup(at),
-               .read = copy_texts(read)};
-    GR_ASSERT(b->at != NULL, "out of memory");
+               .at = strdup(tree->at),
+               .work = strdup(tree->work != NULL ? tree->work : tree->at),
+               .read = copy_texts(tree->read)};
+    GR_ASSERT(b->at != NULL && b->work != NULL, "out of memory");
     h->box = b;
     h->n_boxes++;
     return b;
@@ -141,6 +142,7 @@ static void free_box(gr_host* h, box* b)
     if (b->grouped) gr_group_remove(&h->groups, b->group);
     free_texts(b->read);
     free(b->at);
+    free(b->work);
     free(b);
     h->n_boxes--;
 }
@@ -173,7 +175,7 @@ static gr_status create(gr_host* h, void* owner, const gr_wire_request* r)
         if (!whole) GR_TRY(gr_skeleton_place(path));
     }
     GR_TRY(gr_layers_new(&h->layers, &files, r->tree.tree));
-    (void)add_box(h, owner, r->sandbox, &files, r->tree.at, r->tree.read);
+    (void)add_box(h, owner, r->sandbox, &files, &r->tree);
     return GR_OK;
 }
 
@@ -181,7 +183,9 @@ static gr_status fork_box(gr_host* h, void* owner, const gr_wire_request* r, box
 {
     gr_stack files;
     GR_TRY(gr_layers_fork(&h->layers, &from->files, &files));
-    box* b = add_box(h, owner, r->to, &files, from->at, (const char* const*)(uintptr_t)from->read);
+    const gr_sandbox_tree tree = {
+        .at = from->at, .work = from->work, .read = (const char* const*)(uintptr_t)from->read};
+    box* b = add_box(h, owner, r->to, &files, &tree);
     b->lost = from->lost;
     return GR_OK;
 }
@@ -205,6 +209,7 @@ static gr_confinement confinement_of(gr_host* h, const box* b, const gr_wire_req
         .groups = &h->groups,
         .limits = &h->limits,
         .at = b->at,
+        .work = b->work,
         .read = (const char* const*)(uintptr_t)b->read,
         .argv = r->command.argv,
         .env = r->command.env,

@@ -130,13 +130,14 @@ typedef enum gr_sandbox_cause {
 typedef struct gr_sandbox_tree {
     const char* tree;        /* absolute path of the base; nothing may change it while in use */
     const char* at;          /* where commands see it; "/": it is a whole system (a container's) */
+    const char* work;        /* where commands start and what the hash is of; NULL: `at` */
     const char* const* read; /* more absolute paths to see read-only, NULL-terminated; NULL: none */
 } gr_sandbox_tree;
 
 typedef struct gr_sandbox_command {
     const char* const* argv; /* NULL-terminated; argv[0] is looked up in PATH */
     const char* const* env;  /* "NAME=value" added to a small clean environment; NULL: none */
-    const char* cwd;         /* NULL: the working tree */
+    const char* cwd;         /* NULL: `work` of the tree */
     const char* input;       /* bytes of standard input; NULL: /dev/null */
     size_t n_input;
     double time_s;      /* from its start on */
@@ -155,7 +156,7 @@ typedef struct gr_sandbox_reply {
     int64_t n_all;      /* bytes the command wrote */
     const char* output; /* the first n_head and the last n_output - n_head of them; raw bytes */
     size_t n_output, n_head;
-    uint64_t hash; /* of names, kinds, modes and contents in the working tree, without its .git */
+    uint64_t hash; /* of names, kinds, modes and contents in `work` of the tree, without its .git */
 } gr_sandbox_reply;
 
 typedef struct gr_sandbox gr_sandbox; /* a connection; sandboxes end with it */

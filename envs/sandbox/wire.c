@@ -218,6 +218,7 @@ void gr_wire_write_request(gr_wire_bytes* out, const gr_wire_request* r)
     if (r->op == GR_SANDBOX_CREATE) {
         cJSON_AddStringToObject(o, "tree", r->tree.tree);
         cJSON_AddStringToObject(o, "at", r->tree.at);
+        if (r->tree.work != NULL) cJSON_AddStringToObject(o, "work", r->tree.work);
         add_list(o, "read", r->tree.read);
     }
     if (r->op == GR_SANDBOX_FORK) cJSON_AddNumberToObject(o, "to", (double)r->to);
@@ -243,11 +244,15 @@ static gr_status read_tree(const cJSON* o, gr_wire_request* r)
 {
     r->tree.tree = text_of(o, "tree");
     r->tree.at = text_of(o, "at");
+    r->tree.work = text_of(o, "work");
     if (r->tree.tree == NULL || r->tree.tree[0] != '/') {
         return GR_FAIL(GR_EDATA, "tree: no absolute path");
     }
     if (r->tree.at == NULL || r->tree.at[0] != '/')
         return GR_FAIL(GR_EDATA, "at: no absolute path");
+    if (r->tree.work != NULL && r->tree.work[0] != '/') {
+        return GR_FAIL(GR_EDATA, "work: no absolute path");
+    }
     if (!list_of(o, "read", &r->list[0])) return GR_FAIL(GR_EDATA, "read: no list of texts");
     r->tree.read = r->list[0];
     for (int i = 0; r->tree.read != NULL && r->tree.read[i] != NULL; i++) {
