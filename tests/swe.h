@@ -8,6 +8,7 @@
 static gr_swe_set tiny;
 static char tiny_tree[64][4096]; /* base trees, by instance */
 static gr_sandbox* box;
+static const gr_swe_sources own_sources = {.mirrors = "", .cache = scratch, .fetch_s = 300};
 
 /* True if this system lets us make sandboxes; else says why not. */
 static inline bool open_box(void)
@@ -29,7 +30,7 @@ static inline void make_tiny_trees(void)
     assert_in_range(tiny.n, 12, GR_COUNT(tiny_tree));
     for (int64_t i = 0; i < tiny.n; i++) {
         ASSERT_OK(gr_swe_check(&tiny.instance[i]));
-        ASSERT_OK(gr_swe_tree(&tiny.instance[i], "", scratch, path));
+        ASSERT_OK(gr_swe_tree(&tiny.instance[i], &own_sources, path));
         (void)snprintf(tiny_tree[i], sizeof tiny_tree[i], "%s", path);
     }
 }

@@ -29,7 +29,9 @@ static int row(const gr_swe_instance* x)
 {
     static const char* const resolution[] = {"no", "partly", "yes"};
     char tree[4096], *log = NULL;
-    if (gr_swe_tree(x, of("GROVE_SWE_MIRRORS", ""), scratch, tree) != GR_OK) {
+    const gr_swe_sources from = {
+        .mirrors = of("GROVE_SWE_MIRRORS", ""), .cache = scratch, .fetch_s = 1800};
+    if (gr_swe_tree(x, &from, tree) != GR_OK) {
         printf("| %s | not run: %s |\n", x->id, gr_last_error_text());
         return 0;
     }

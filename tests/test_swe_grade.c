@@ -184,28 +184,6 @@ static void a_test_that_hangs_costs_its_time(void** state)
     free(patch);
 }
 
-/* A base tree has one commit, is made again when it was changed, and says what it lacks. */
-static void base_trees_are_made_once_and_checked(void** state)
-{
-    (void)state;
-    char path[4096], script[9000];
-    const gr_swe_instance* x = &tiny.instance[0];
-    ASSERT_OK(gr_swe_tree(x, "", scratch, path));
-    (void)snprintf(script, sizeof script,
-                   "test $(git -C %s rev-list --all --count) = 1 && echo x >%s/README.md", path,
-                   path);
-    assert_int_equal(system(script), 0);
-    ASSERT_OK(gr_swe_tree(x, "", scratch, path));
-    (void)snprintf(script, sizeof script, "cmp -s %s/README.md %s/README.md", path, x->tree);
-    assert_int_equal(system(script), 0);
-    char none[1] = "";
-    gr_swe_instance y = *x;
-    y.tree = none;
-    assert_int_equal(gr_swe_tree(&y, "", scratch, path), GR_EARG);
-    assert_int_equal(gr_swe_tree(&y, "/no/mirrors", scratch, path), GR_EIO);
-    assert_int_equal(gr_swe_tree(x, "", "/no/cache", path), GR_EIO);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,7 +192,6 @@ int main(void)
         cmocka_unit_test(forgeries_fail),
         cmocka_unit_test(the_judges_files_are_the_judges),
         cmocka_unit_test(a_test_that_hangs_costs_its_time),
-        cmocka_unit_test(base_trees_are_made_once_and_checked),
     };
     if (make_scratch(NULL) != 0) return 1;
     if (!open_box()) return remove_scratch(NULL);

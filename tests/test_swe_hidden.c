@@ -86,8 +86,12 @@ static void other_episodes_go_on(void** state)
 static bool open_world(void)
 {
     static gr_swe_settings s;
-    s = (gr_swe_settings){
-        .max_turns = 20, .output = 600, .command_s = 60, .episode_s = 600, .tests_s = 60};
+    s = (gr_swe_settings){.max_turns = 20,
+                          .output = 600,
+                          .fetch_s = 300,
+                          .command_s = 60,
+                          .episode_s = 600,
+                          .tests_s = 60};
     (void)snprintf(s.instances, sizeof s.instances, "envs/swe_tiny");
     (void)snprintf(s.cache, sizeof s.cache, "%s/tiny", scratch);
     gr_sandbox_defaults(&s.sandbox);

@@ -237,8 +237,12 @@ static void texts_are_read(void** state)
 
 static bool open_world(void)
 {
-    settings = (gr_swe_settings){
-        .max_turns = 8, .output = 6000, .command_s = 20, .episode_s = 600, .tests_s = 60};
+    settings = (gr_swe_settings){.max_turns = 8,
+                                 .output = 6000,
+                                 .fetch_s = 300,
+                                 .command_s = 20,
+                                 .episode_s = 600,
+                                 .tests_s = 60};
     (void)snprintf(settings.instances, sizeof settings.instances, "envs/swe_tiny");
     (void)snprintf(settings.cache, sizeof settings.cache, "%s/cache", scratch);
     (void)snprintf(settings.predictions, sizeof settings.predictions, "%s/out.jsonl", scratch);

@@ -24,7 +24,8 @@
 static const gr_setting settings[] = {
     GR_SET_TEXT(S, instances, "envs/swe_tiny", "file (JSON, JSON lines) or folder of tasks"),
     GR_SET_TEXT(S, test_instances, "", "the same for the test split; empty: every fourth of them"),
-    GR_SET_TEXT(S, mirrors, "", "folder with repositories as owner__name[.git|.bundle]"),
+    GR_SET_TEXT(S, mirrors, "",
+                "folder with repositories as owner__name[.git|.bundle], or URL above owner/name"),
     GR_SET_TEXT(S, cache, "/tmp/grove-swebench", "folder where base trees are kept"),
     GR_SET_TEXT(S, setup, "", "shell lines before every command and test run"),
     GR_SET_TEXT(S, read, "", "more folders that sandboxes may read, separated by spaces"),
@@ -32,6 +33,7 @@ static const gr_setting settings[] = {
     GR_SET_INT(S, max_turns, 1, 1000, 50, "turns of an episode"),
     GR_SET_INT(S, output, 200, 100000, 10000,
                "bytes of a command's output, or of the issue, that are shown: head and tail"),
+    GR_SET_REAL(S, fetch_s, 0.1, 86400, 1800, "seconds until a base tree must have been made"),
     GR_SET_REAL(S, command_s, 0.1, 86400, 60, "seconds of a command"),
     GR_SET_REAL(S, episode_s, 0.1, 1e6, 5400,
                 "seconds of an episode's commands; one that takes longer is lost as a timeout"),
@@ -162,7 +164,9 @@ static gr_status make_tree(swebench* w, int64_t i)
 {
     char path[4096];
     if (w->tree[i] != NULL) return GR_OK;
-    GR_TRY(gr_swe_tree(instance_at(w, i), w->s->mirrors, w->s->cache, path));
+    const gr_swe_sources from = {
+        .mirrors = w->s->mirrors, .cache = w->s->cache, .fetch_s = w->s->fetch_s};
+    GR_TRY(gr_swe_tree(instance_at(w, i), &from, path));
     w->tree[i] = gr_swe_copy(path, strlen(path));
     return GR_OK;
 }

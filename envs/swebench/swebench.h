@@ -9,7 +9,7 @@ typedef struct gr_swe_settings {
     char mirrors[GR_TEXT_MAX], cache[GR_TEXT_MAX], setup[GR_TEXT_MAX], read[GR_TEXT_MAX];
     char predictions[GR_TEXT_MAX];
     int64_t max_turns, output;
-    double command_s, episode_s, tests_s;
+    double fetch_s, command_s, episode_s, tests_s;
     gr_sandbox_settings sandbox;
 } gr_swe_settings;
 

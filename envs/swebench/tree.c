@@ -1,25 +1,24 @@
 #include "envs/swebench/tree.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "envs/swebench/program.h"
 
 #define PATH_MAX_BYTES 4096
 
 /* Arguments: source, commit ("" if the source is a folder of files), patch to put upon it or
- * "", result, cache. git's own archive would leave out what export-ignore names, so files come
- * from a checkout. The commit is the same on every machine: no user, no clock. */
+ * "", result. git's own archive would leave out what export-ignore names, so files come from a
+ * checkout. From a URL one commit is fetched, or all, where the server wants it so. The commit that
+ * is made is the same on every machine: no user, no clock. */
 static const char script[] =
     "set -eu\n"
     "umask 022\n"
     "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 LC_ALL=C\n"
+    "export GIT_TERMINAL_PROMPT=0 GIT_ALLOW_PROTOCOL=file:http:https\n"
     "export GIT_AUTHOR_NAME=grove GIT_AUTHOR_EMAIL=grove@localhost\n"
     "export GIT_COMMITTER_NAME=grove GIT_COMMITTER_EMAIL=grove@localhost\n"
     "export GIT_AUTHOR_DATE='2000-01-01T00:00:00Z' GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'\n"
@@ -31,13 +30,22 @@ static const char script[] =
     "fi\n"
     "work=$(mktemp -d \"$out.XXXXXX\")\n"
     "trap 'rm -rf \"$work\"' EXIT\n"
+    "trap 'exit 1' HUP INT TERM\n"
     "mkdir \"$work/tree\"\n"
     "if [ -z \"$commit\" ]; then\n"
     "  cp -R \"$source/.\" \"$work/tree\"\n"
     "else\n"
-    "  case $source in *.bundle) git clone -q --bare \"$source\" \"$work/git\"; source=$work/git;; "
-    "esac\n"
+    "  case $source in\n"
+    "  *://*)\n"
+    "    git init -q --bare \"$work/git\"\n"
+    "    git -C \"$work/git\" fetch -q --depth 1 \"$source\" \"$commit\" 2>/dev/null ||\n"
+    "      git -C \"$work/git\" fetch -q \"$source\" '+refs/*:refs/*'\n"
+    "    source=$work/git;;\n"
+    "  *.bundle) git clone -q --bare \"$source\" \"$work/git\"; source=$work/git;;\n"
+    "  esac\n"
     "  git=$(git -C \"$source\" rev-parse --absolute-git-dir)\n"
+    "  git --git-dir=\"$git\" cat-file -e \"$commit^{commit}\" 2>/dev/null || {\n"
+    "    echo \"fatal: it has no commit $commit\"; exit 1; }\n"
     "  GIT_INDEX_FILE=$work/index git --git-dir=\"$git\" --work-tree=\"$work/tree\" "
     "-c core.bare=false checkout -q -f \"$commit\" -- .\n"
     "fi\n"
@@ -55,61 +63,37 @@ static const char script[] =
     "mv \"$work/tree\" \"$out\"\n"
     "printf '%s\\n' \"$tree\" >\"$out.tree\"\n";
 
-/* Runs the script; what it writes to standard error goes to `log`, a file. */
-static gr_status run(char* const argv[], const char* log, int* code)
-{
-    extern char** environ;
-    posix_spawn_file_actions_t files;
-    pid_t child = 0;
-    int error = posix_spawn_file_actions_init(&files);
-    if (error == 0) {
-        (void)posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-        (void)posix_spawn_file_actions_addopen(&files, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-        (void)posix_spawn_file_actions_adddup2(&files, 2, 1);
-        error = posix_spawn(&child, "/bin/sh", &files, NULL, argv, environ);
-        (void)posix_spawn_file_actions_destroy(&files);
-    }
-    if (error != 0) return GR_FAIL(GR_EIO, "/bin/sh: %s", strerror(error));
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 255;
-    return GR_OK;
-}
-
-/* The last line of a log, for the message. */
-static void last_line(const char* path, char* line, size_t cap)
-{
-    char text[1024];
-    (void)snprintf(line, cap, "no reason given");
-    FILE* f = fopen(path, "rbe");
-    while (f != NULL && fgets(text, sizeof text, f) != NULL) {
-        text[strcspn(text, "\n")] = 0;
-        if (text[0] != 0) (void)snprintf(line, cap, "%.300s", text);
-    }
-    if (f != NULL) (void)fclose(f);
-}
-
-static gr_status find_mirror(const gr_swe_instance* x, const char* mirrors, char* path)
+/* Where the repository is: a URL, or an entry of the folder of mirrors. */
+static gr_status find_repository(const gr_swe_instance* x, const char* mirrors, char* path)
 {
     static const char* const form[] = {"", ".git", ".bundle"};
     const char* slash = strchr(x->repo, '/');
-    if (mirrors[0] == 0) {
+    int n_owner = (int)(slash - x->repo), n = (int)strlen(mirrors);
+    if (n == 0) {
         return GR_FAIL(GR_EARG, "swebench.mirrors: empty, but %s needs %s", x->id, x->repo);
     }
+    if (strstr(mirrors, "://") != NULL) {
+        while (mirrors[n - 1] == '/') n--;
+        (void)snprintf(path, PATH_MAX_BYTES, "%.*s/%.1000s", n, mirrors, x->repo);
+        return GR_OK;
+    }
     for (int i = 0; i < GR_COUNT(form); i++) {
-        (void)snprintf(path, PATH_MAX_BYTES, "%.3000s/%.*s__%s%s", mirrors, (int)(slash - x->repo),
-                       x->repo, slash + 1, form[i]);
+        (void)snprintf(path, PATH_MAX_BYTES, "%.3000s/%.*s__%s%s", mirrors, n_owner, x->repo,
+                       slash + 1, form[i]);
         if (access(path, R_OK) == 0) return GR_OK;
     }
     return GR_FAIL(GR_EIO, "%s: no %.*s__%s, .git or .bundle there, which %s needs", mirrors,
-                   (int)(slash - x->repo), x->repo, slash + 1, x->id);
+                   n_owner, x->repo, slash + 1, x->id);
 }
 
-gr_status gr_swe_tree(const gr_swe_instance* x, const char* mirrors, const char* cache, char* path)
+/* As an argument of a program, which does not change it. */
+static char* word(const char* text) { return (char*)(uintptr_t)text; }
+
+gr_status gr_swe_tree(const gr_swe_instance* x, const gr_swe_sources* from, char* path)
 {
     char source[PATH_MAX_BYTES], log[PATH_MAX_BYTES + 8], reason[320];
-    char* root = realpath(cache, NULL);
-    if (root == NULL) return GR_FAIL(GR_EIO, "%s: %s", cache, strerror(errno));
+    char* root = realpath(from->cache, NULL);
+    if (root == NULL) return GR_FAIL(GR_EIO, "%s: %s", from->cache, strerror(errno));
     (void)snprintf(path, PATH_MAX_BYTES, "%.3800s/%s", root, x->id);
     (void)snprintf(log, sizeof log, "%s.log", path);
     free(root);
@@ -117,22 +101,25 @@ gr_status gr_swe_tree(const gr_swe_instance* x, const char* mirrors, const char*
     if (own)
         (void)snprintf(source, sizeof source, "%s", x->tree);
     else
-        GR_TRY(find_mirror(x, mirrors, source));
-    char* const argv[] = {(char[]){"sh"},
-                          (char[]){"-c"},
-                          (char*)(uintptr_t)script,
-                          (char[]){"grove"},
+        GR_TRY(find_repository(x, from->mirrors, source));
+    char* const argv[] = {word("sh"),
+                          word("-c"),
+                          word(script),
+                          word("grove"),
                           source,
-                          own ? (char[]){""} : x->base_commit,
-                          x->gold_reversed ? x->gold : (char[]){""},
+                          word(own ? "" : x->base_commit),
+                          word(x->gold_reversed ? x->gold : ""),
                           path,
                           NULL};
     int code = 0;
-    GR_TRY(run(argv, log, &code));
-    if (code != 0) {
-        last_line(log, reason, sizeof reason);
-        return GR_FAIL(GR_EIO, "%s: cannot make the tree from %s: %s", x->id, source, reason);
+    gr_status st = gr_swe_program(argv, log, from->fetch_s, &code);
+    if (st == GR_OK && code == 0) {
+        (void)unlink(log);
+        return GR_OK;
     }
-    (void)unlink(log);
-    return GR_OK;
+    if (st == GR_OK)
+        gr_swe_program_reason(log, reason, sizeof reason);
+    else
+        (void)snprintf(reason, sizeof reason, "%.300s", gr_last_error_text());
+    return GR_FAIL(GR_EIO, "%s: cannot make the tree from %s: %s", x->id, source, reason);
 }

@@ -7,7 +7,15 @@
 #pragma once
 #include "envs/swebench/instance.h"
 
-/* `mirrors` holds repositories as owner__name, owner__name.git or owner__name.bundle; instances
- * with a tree of their own need none. path has room for 4096 bytes. */
-GR_MUST_CHECK gr_status gr_swe_tree(const gr_swe_instance* x, const char* mirrors,
-                                    const char* cache, char* path);
+typedef struct gr_swe_sources {
+    /* A folder with repositories as owner__name, owner__name.git or owner__name.bundle; or a URL
+     * (file, http, https) below which they are as owner/name, of which only the commit that is
+     * needed is fetched. "": only instances with a tree of their own. */
+    const char* mirrors;
+    const char* cache;
+    double fetch_s; /* until a tree must have been made */
+} gr_swe_sources;
+
+/* path has room for 4096 bytes. */
+GR_MUST_CHECK gr_status gr_swe_tree(const gr_swe_instance* x, const gr_swe_sources* from,
+                                    char* path);
