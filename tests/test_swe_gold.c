@@ -19,8 +19,10 @@ static const char* of(const char* variable, const char* otherwise)
 static gr_swe_grade grade(const gr_swe_instance* x, const char* tree, const char* patch, char** log)
 {
     gr_swe_grade g;
-    gr_swe_judging j = {
-        .instance = x, .tree = tree, .setup = of("GROVE_SWE_SETUP", ""), .time_s = 600};
+    gr_swe_judging j = {.instance = x,
+                        .tree = {.tree = tree, .at = "/testbed"},
+                        .setup = of("GROVE_SWE_SETUP", ""),
+                        .time_s = 600};
     gr_swe_grade_now(box, 1, &j, patch, &g, log);
     return g;
 }

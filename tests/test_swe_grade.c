@@ -4,8 +4,10 @@
 static gr_swe_grade grade(int64_t task, const char* patch, char** log)
 {
     gr_swe_grade g;
-    gr_swe_judging j = {
-        .instance = &tiny.instance[task], .tree = tiny_tree[task], .setup = "", .time_s = 60};
+    gr_swe_judging j = {.instance = &tiny.instance[task],
+                        .tree = {.tree = tiny_tree[task], .at = "/testbed"},
+                        .setup = "",
+                        .time_s = 60};
     gr_swe_grade_now(box, 1, &j, patch, &g, log);
     return g;
 }
@@ -173,11 +175,13 @@ static void a_test_that_hangs_costs_its_time(void** state)
     gr_swe_grade g;
     int64_t task = find_tiny("tiny__intervals-1");
     char* patch = new_file("conftest.py", "import time\ntime.sleep(1000)\n");
-    gr_swe_judging j = {
-        .instance = &tiny.instance[task], .tree = tiny_tree[task], .setup = "", .time_s = 1};
+    gr_swe_judging j = {.instance = &tiny.instance[task],
+                        .tree = {.tree = tiny_tree[task], .at = "/testbed"},
+                        .setup = "",
+                        .time_s = 1};
     gr_swe_grade_now(box, 1, &j, patch, &g, NULL);
     assert_int_equal(g.outcome, GR_SWE_OUT_OF_TIME);
-    j.tree = "/no/such/tree";
+    j.tree.tree = "/no/such/tree";
     gr_swe_grade_now(box, 1, &j, patch, &g, NULL);
     assert_int_equal(g.outcome, GR_SWE_NO_SANDBOX);
     assert_true(g.reason[0] != 0);

@@ -93,6 +93,7 @@ static bool open_world(void)
                           .episode_s = 600,
                           .tests_s = 60};
     (void)snprintf(s.instances, sizeof s.instances, "envs/swe_tiny");
+    (void)snprintf(s.images, sizeof s.images, "docker.io/swebench");
     (void)snprintf(s.cache, sizeof s.cache, "%s/tiny", scratch);
     gr_sandbox_defaults(&s.sandbox);
     s.sandbox.running = 16;
@@ -206,11 +207,10 @@ int main(void)
     static const char* const more[] = {"scorer.name=hidden_tests", "rollout.groups_per_step=2"};
     gr_world world;
     int failed = 0;
-    if (make_scratch(NULL) != 0) return 1;
+    if (gr_sandbox_prestart() != GR_OK || make_scratch(NULL) != 0) return 1;
     if (open_world()) {
         failed = cmocka_run_group_tests(by_hand, NULL, NULL);
         gr_envs_close(envs);
-        gr_sandbox_stop();
         make_tasks();
         if (!open_run(STEPS, GR_COUNT(more), more)) fail_msg("%s", gr_last_error());
         play_for_the_model(&world);

@@ -244,6 +244,7 @@ static bool open_world(void)
                                  .episode_s = 600,
                                  .tests_s = 60};
     (void)snprintf(settings.instances, sizeof settings.instances, "envs/swe_tiny");
+    (void)snprintf(settings.images, sizeof settings.images, "docker.io/swebench");
     (void)snprintf(settings.cache, sizeof settings.cache, "%s/cache", scratch);
     (void)snprintf(settings.predictions, sizeof settings.predictions, "%s/out.jsonl", scratch);
     gr_sandbox_defaults(&settings.sandbox);

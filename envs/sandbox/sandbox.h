@@ -84,7 +84,8 @@ void gr_sandbox_defaults(gr_sandbox_settings* s); /* the defaults of the table *
 /* ---- the helper ------------------------------------------------------------------------------ */
 
 /* Forks the helper, which waits until somebody opens a connection and ends with this process. To be
- * called first in main; without it, gr_sandbox_open does it. */
+ * called first in main, before libuv is used: a fork inherits libuv's locks. Without it,
+ * gr_sandbox_open does it. */
 GR_MUST_CHECK gr_status gr_sandbox_prestart(void);
 /* Ends the helper and waits until it has removed everything. Connections to it are then GONE. */
 void gr_sandbox_stop(void);

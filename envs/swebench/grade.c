@@ -273,8 +273,7 @@ gr_swe_grader* gr_swe_grader_begin(gr_sandbox* box, int64_t sandbox, const gr_sw
     g->patch = gr_swe_copy(patch, n_patch);
     g->n_patch = n_patch;
     place_canary(g);
-    gr_sandbox_tree tree = {.tree = j->tree, .at = "/testbed", .read = j->read};
-    (void)gr_sandbox_create(box, sandbox, &tree);
+    (void)gr_sandbox_create(box, sandbox, &g->j.tree);
     return g;
 }
 

@@ -33,10 +33,9 @@ typedef struct gr_swe_grade {
 
 typedef struct gr_swe_judging { /* what stays the same for an instance */
     const gr_swe_instance* instance;
-    const char* tree;  /* its base tree */
-    const char* setup; /* shell lines before the test command; "" for none */
-    const char* const* read;
-    double time_s; /* of the test command */
+    gr_sandbox_tree tree; /* its base tree */
+    const char* setup;    /* shell lines before the test command; "" for none */
+    double time_s;        /* of the test command */
 } gr_swe_judging;
 
 /* GR_EDATA if the instance names no parser that is known. */

@@ -107,6 +107,12 @@ static bool take_smith_repo(gr_swe_instance* x)
     return commit[n] == 0 && n >= 7;
 }
 
+static bool is_image(const char* s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:@");
+    return s[n] == 0 && n <= 500 && s[0] != '-';
+}
+
 static gr_status check_names(gr_swe_instance* x, const char* where)
 {
     bool smith = strncmp(x->repo, "swesmith/", 9) == 0;
@@ -114,6 +120,7 @@ static gr_status check_names(gr_swe_instance* x, const char* where)
         return GR_FAIL(GR_EDATA, "%s: instance_id: only letters, digits and ._-, as it names files",
                        where);
     }
+    if (!is_image(x->image)) return GR_FAIL(GR_EDATA, "%s: image: not the name of one", where);
     if (smith) {
         if (!take_smith_repo(x) || !is_repo(x->repo)) {
             return GR_FAIL(GR_EDATA, "%s: repo: not swesmith/owner__name.commit", where);

@@ -20,12 +20,17 @@
 #include "host/arena.h"
 #include "host/json.h"
 
+#define IMAGES "docker.io/swebench"
+
 #define S gr_swe_settings
 static const gr_setting settings[] = {
     GR_SET_TEXT(S, instances, "envs/swe_tiny", "file (JSON, JSON lines) or folder of tasks"),
     GR_SET_TEXT(S, test_instances, "", "the same for the test split; empty: every fourth of them"),
     GR_SET_TEXT(S, mirrors, "",
                 "folder with repositories as owner__name[.git|.bundle], or URL above owner/name"),
+    GR_SET_CHOICE(S, backend, "sandbox|podman|docker|apptainer", GR_SWE_SANDBOX,
+                  "base trees are repositories, or what this tool unpacks of container images"),
+    GR_SET_TEXT(S, images, IMAGES, "registry and namespace of images that instances do not name"),
     GR_SET_TEXT(S, cache, "/tmp/grove-swebench", "folder where base trees are kept"),
     GR_SET_TEXT(S, setup, "", "shell lines before every command and test run"),
     GR_SET_TEXT(S, read, "", "more folders that sandboxes may read, separated by spaces"),
@@ -101,7 +106,8 @@ typedef struct swebench {
     const gr_swe_settings* s;
     gr_sandbox* box;
     gr_swe_set train, test;
-    char** tree; /* base trees by instance, train before test; NULL: not yet made */
+    char** tree;                 /* base trees by instance, train before test; NULL: not yet made */
+    char setup[2 * GR_TEXT_MAX]; /* before every command and test run */
     char read_text[GR_TEXT_MAX];
     const char* read[READ_MAX + 1];
     episode* episode; /* by handle */
@@ -156,6 +162,12 @@ static gr_status read_instances(swebench* w)
     if (has_test_file(w)) GR_TRY(gr_swe_read(&w->test, w->s->test_instances));
     int64_t n = w->train.n + w->test.n;
     for (int64_t i = 0; i < n; i++) GR_TRY(gr_swe_check(instance_at(w, i)));
+    for (int64_t i = 0; i < n && w->s->backend != GR_SWE_SANDBOX; i++) {
+        const gr_swe_instance* x = instance_at(w, i);
+        if (x->tree[0] == 0 || x->image[0] != 0) continue;
+        return GR_FAIL(GR_EDATA, "%s: brings its own sources, but swebench.backend needs an image",
+                       x->id);
+    }
     w->tree = calloc((size_t)n, sizeof *w->tree);
     return w->tree == NULL ? GR_FAIL(GR_ENOMEM, "swebench: out of memory") : GR_OK;
 }
@@ -164,11 +176,19 @@ static gr_status make_tree(swebench* w, int64_t i)
 {
     char path[4096];
     if (w->tree[i] != NULL) return GR_OK;
-    const gr_swe_sources from = {
-        .mirrors = w->s->mirrors, .cache = w->s->cache, .fetch_s = w->s->fetch_s};
+    const gr_swe_sources from = {.backend = w->s->backend,
+                                 .mirrors = w->s->mirrors,
+                                 .images = w->s->images,
+                                 .cache = w->s->cache,
+                                 .fetch_s = w->s->fetch_s};
     GR_TRY(gr_swe_tree(instance_at(w, i), &from, path));
     w->tree[i] = gr_swe_copy(path, strlen(path));
     return GR_OK;
+}
+
+static gr_sandbox_tree view(const swebench* w, int64_t i)
+{
+    return gr_swe_tree_view(w->s->backend, w->tree[i], w->read);
 }
 
 static gr_status split_read(swebench* w)
@@ -336,19 +356,16 @@ static const char probe_script[] =
 static const char diff_script[] =
     DIFF_SETUP "git -c core.fileMode=false diff --no-color --no-ext-diff --binary $base";
 
-static void begin_command(swebench* w, int h, const char* command, int n)
+/* Runs a command of n bytes behind the set-up. */
+static void run_set_up(swebench* w, int h, stage next, const char* command, int n, int64_t keep,
+                       double time_s)
 {
-    double left_s = w->s->episode_s - w->episode[h].used_s;
-    const char* setup = w->s->setup;
-    size_t n_setup = strlen(setup);
-    char* script = malloc(n_setup + (size_t)n + 2);
-    GR_ASSERT(script != NULL, "out of memory");
-    memcpy(script, setup, n_setup);
-    script[n_setup] = '\n';
-    memcpy(script + n_setup + 1, command, (size_t)n);
-    script[n_setup + 1 + (size_t)n] = 0;
-    run(w, h, COMMAND, script, w->s->output, fmin(w->s->command_s, left_s));
-    free(script);
+    size_t cap = strlen(w->setup) + (size_t)n + 2;
+    char* text = malloc(cap);
+    GR_ASSERT(text != NULL, "out of memory");
+    (void)snprintf(text, cap, "%s\n%.*s", w->setup, n, command);
+    run(w, h, next, text, keep, time_s);
+    free(text);
 }
 
 static void swe_step(void* self, int h, const char* action, int n_action)
@@ -376,7 +393,8 @@ static void swe_step(void* self, int h, const char* action, int n_action)
     e->opened = e->opened || gr_swe_action_opens(command, n, instance_at(w, e->instance)->problem);
     e->tested = e->tested || gr_swe_action_tests(command, n);
     note_command(e, gr_hash64(command, (size_t)n, 1), false);
-    begin_command(w, h, command, n);
+    run_set_up(w, h, COMMAND, command, n, w->s->output,
+               fmin(w->s->command_s, w->s->episode_s - e->used_s));
 }
 
 static void finish_turn(swebench* w, int h)
@@ -423,7 +441,7 @@ static void on_hash(swebench* w, int h, const gr_sandbox_reply* r)
         return;
     }
     e->stale = true;
-    run(w, h, PROBE, probe_script, 1000, w->s->command_s);
+    run_set_up(w, h, PROBE, probe_script, (int)strlen(probe_script), 1000, w->s->command_s);
 }
 
 static void record_prediction(const swebench* w, const char* id, const char* patch, size_t n)
@@ -446,11 +464,8 @@ static void begin_grading(swebench* w, int h, const gr_sandbox_reply* r, stage n
     size_t n = whole ? r->n_output : 0;
     const gr_swe_instance* x = instance_at(w, e->instance);
     if (next == GRADE) record_prediction(w, x->id, r->output, n);
-    gr_swe_judging j = {.instance = x,
-                        .tree = w->tree[e->instance],
-                        .setup = w->s->setup,
-                        .read = w->read,
-                        .time_s = w->s->tests_s};
+    gr_swe_judging j = {
+        .instance = x, .tree = view(w, e->instance), .setup = w->setup, .time_s = w->s->tests_s};
     e->grading = ++w->last_sandbox;
     own(w, e->grading, h);
     e->stage = next;
@@ -613,7 +628,7 @@ static void swe_reset(void* self, int h, gr_split split, int64_t task, uint64_t 
     e->sandbox = ++w->last_sandbox;
     e->stage = CREATE;
     own(w, e->sandbox, h);
-    gr_sandbox_tree tree = {.tree = w->tree[e->instance], .at = "/testbed", .read = w->read};
+    gr_sandbox_tree tree = view(w, e->instance);
     (void)gr_sandbox_create(w->box, e->sandbox, &tree);
 }
 
@@ -724,8 +739,26 @@ static void swe_close(void* self)
     free(w);
 }
 
+/* Sources come from repositories or from images. */
+static gr_status choose_sources(swebench* w)
+{
+    /* The official images have their Python in an environment of this name. */
+    static const char activate[] = "[ ! -r /opt/miniconda3/bin/activate ] || "
+                                   ". /opt/miniconda3/bin/activate testbed\n";
+    bool image = w->s->backend != GR_SWE_SANDBOX;
+    (void)snprintf(w->setup, sizeof w->setup, "%s%s", image ? activate : "", w->s->setup);
+    if (image && w->s->mirrors[0] != 0) {
+        return GR_FAIL(GR_EARG, "swebench.mirrors has no effect: swebench.backend takes images");
+    }
+    if (!image && strcmp(w->s->images, IMAGES) != 0) {
+        return GR_FAIL(GR_EARG, "swebench.images has no effect with swebench.backend = sandbox");
+    }
+    return GR_OK;
+}
+
 static gr_status open_parts(swebench* w)
 {
+    GR_TRY(choose_sources(w));
     GR_TRY(read_instances(w));
     GR_TRY(split_read(w));
     if (swe_n_tasks(w, GR_TRAIN) == 0) {

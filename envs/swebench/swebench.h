@@ -7,7 +7,8 @@
 typedef struct gr_swe_settings {
     char instances[GR_TEXT_MAX], test_instances[GR_TEXT_MAX];
     char mirrors[GR_TEXT_MAX], cache[GR_TEXT_MAX], setup[GR_TEXT_MAX], read[GR_TEXT_MAX];
-    char predictions[GR_TEXT_MAX];
+    char predictions[GR_TEXT_MAX], images[GR_TEXT_MAX];
+    int backend; /* of tree.h */
     int64_t max_turns, output;
     double fetch_s, command_s, episode_s, tests_s;
     gr_sandbox_settings sandbox;
