@@ -11,7 +11,7 @@
 
 #define HANDLES 4096
 
-/* ---- the policy: a byte is a command ---------------------------------------------------------- */
+/* ---- the policy: a byte is a command ----------------------------------------------------- */
 
 enum { LOOK, TRY, MEND, SPOIL, SUBMIT, NONSENSE, HANG, N_MOVES };
 static const struct {
@@ -68,7 +68,7 @@ static void play_step(void* self, int h, const char* action, int n)
     gr_world_swebench.async->step(self, h, text, (int)strlen(text));
 }
 
-/* ---- the run ---------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------- */
 
 static gr_config config;
 static gr_run run;

@@ -104,7 +104,7 @@ static bool open_world(void)
     return false;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------ */
+/* ---- a run ------------------------------------------------------------------------------- */
 
 typedef struct walk { /* what a path has done to its tree */
     bool mended, spoiled;
@@ -163,7 +163,7 @@ static void scores_are_those_of_the_tests_and_are_charged(void** state)
     assert_int_equal(run.state.charged_turns, run.state.env_turns + scored);
 }
 
-/* ---- what is said and refused --------------------------------------------------------------------------------- */
+/* ---- what is said and refused ------------------------------------------------------------ */
 
 static int program(const char* words, char* out, size_t cap)
 {

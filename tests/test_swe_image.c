@@ -200,7 +200,7 @@ static void what_goes_wrong_is_said_in_one_line(void** state)
     shell("mv bin/hidden bin/apptainer");
 }
 
-/* ---- an episode in an image ------------------------------------------------------------------- */
+/* ---- an episode in an image -------------------------------------------------------------- */
 
 static gr_envs* envs;
 
@@ -286,7 +286,7 @@ static void settings_without_effect_are_refused(void** state)
     assert_non_null(strstr(gr_last_error_text(), "brings its own sources, but"));
 }
 
-/* ---- podman itself ---------------------------------------------------------------------------- */
+/* ---- podman itself ----------------------------------------------------------------------- */
 
 static void podman_itself_gives_that_tree(void** state)
 {

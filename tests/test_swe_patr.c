@@ -1,8 +1,8 @@
 /* PATR on repositories, from the sampler to the update, and every number of the ledger counted again.
  *
- * The policy is that of swe_play.h. One of the tasks has lost its sources and fails at every reset.
- * The commands that were asked for, counted in the table, and trees.jsonl say what metrics.jsonl must
- * say. Prints the rows of bench/results/swe-patr.md. */
+ * The policy is that of swe_play.h. One of the tasks has lost its sources and fails at every
+ * reset. The commands that were asked for, counted in the table, and trees.jsonl say what
+ * metrics.jsonl must say. Prints the rows of bench/results/swe-patr.md. */
 #include "tests/swe_play.h"
 
 #include <cjson/cJSON.h>
@@ -16,7 +16,7 @@
 #define MAX_TURNS 6
 #define EPSILON   1e-6 /* advantage.eps */
 
-/* ---- counting again --------------------------------------------------------------------------- */
+/* ---- counting again ---------------------------------------------------------------------- */
 
 typedef struct count { /* of one step, or of the run */
     int64_t trees, taught, nodes, turns, tokens, scored, leaves, forks, lost, failed_resets;

@@ -125,7 +125,7 @@ typedef struct swebench {
     gr_obs* pending; /* by handle: what a turn has shown so far; (obs_cap + 1) of text each */
 } swebench;
 
-/* ---- instances ---------------------------------------------------------------------------- */
+/* ---- instances --------------------------------------------------------------------------- */
 
 /* Without a test file, every fourth instance is for tests. */
 static bool has_test_file(const swebench* w) { return w->s->test_instances[0] != 0; }
@@ -206,7 +206,7 @@ static gr_status split_read(swebench* w)
     return GR_OK;
 }
 
-/* ---- asking the sandbox ------------------------------------------------------------------- */
+/* ---- asking the sandbox ------------------------------------------------------------------ */
 
 static void own(swebench* w, int64_t sandbox, int handle)
 {
@@ -241,7 +241,7 @@ static gr_env_error error_of(gr_sandbox_class c)
     return c == GR_SANDBOX_GONE ? GR_ENV_CRASH : GR_ENV_REFUSED;
 }
 
-/* ---- what the agent is shown -------------------------------------------------------------- */
+/* ---- what the agent is shown ------------------------------------------------------------- */
 
 static int obs_cap(const swebench* w) { return (int)w->s->output + AROUND; }
 
@@ -319,7 +319,7 @@ static void show_output(const swebench* w, const gr_sandbox_reply* r, gr_obs* o)
     end_line(w, o);
 }
 
-/* ---- turns -------------------------------------------------------------------------------- */
+/* ---- turns ------------------------------------------------------------------------------- */
 
 static void note_command(episode* e, uint64_t hash, bool bad)
 {
@@ -486,7 +486,7 @@ static void on_grade(swebench* w, int h, const gr_swe_grade* g)
     finish_turn(w, h);
 }
 
-/* ---- judging for a scorer ------------------------------------------------------------------ */
+/* ---- judging for a scorer ---------------------------------------------------------------- */
 
 /* NULL: nobody has asked of this tree yet. */
 static judged* find_judged(const swebench* w, uint64_t key)
@@ -597,7 +597,7 @@ static void hear(swebench* w, int h, const gr_sandbox_reply* r)
     }
 }
 
-/* ---- handles ------------------------------------------------------------------------------ */
+/* ---- handles ----------------------------------------------------------------------------- */
 
 static void make_room(swebench* w, int h)
 {
@@ -718,7 +718,7 @@ static int swe_poll(void* self, bool wait, gr_env_error* error, const gr_obs** o
     return w->given.handle;
 }
 
-/* ---- the world ---------------------------------------------------------------------------- */
+/* ---- the world --------------------------------------------------------------------------- */
 
 static void swe_close(void* self)
 {

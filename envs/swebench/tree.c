@@ -20,11 +20,11 @@
 /* Arguments: tool ("": the source is a repository), source (repository, folder or image), commit
  * ("": the source is a folder), patch to put upon it or "", result.
  *
- * git's own archive would leave out what export-ignore names, so files come from a checkout. From a
- * URL one commit is fetched, or all, where the server wants it so. Of an image the files are kept as
- * they are, all as ours, and in /testbed what its repository tracks stays tracked, whatever else it
- * ignores; its .git is read for that list alone. The commit that is made is the same on every
- * machine: no user, no clock. */
+ * git's own archive would leave out what export-ignore names, so files come from a checkout. From
+ * a URL one commit is fetched, or all, where the server wants it so. Of an image the files are
+ * kept as they are, all as ours, and in /testbed what its repository tracks stays tracked,
+ * whatever else it ignores; its .git is read for that list alone. The commit that is made is the
+ * same on every machine: no user, no clock. */
 static const char script[] =
     "set -eu\n"
     "umask 022\n"

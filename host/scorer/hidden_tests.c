@@ -1,9 +1,9 @@
-/* hidden_tests.c - the oracle: how much of what judges a task in the end a prefix already meets.
+/* hidden_tests.c - the oracle: how much of what judges a task a prefix already meets.
  *
- * The world is asked to judge the state behind each node, which for repository tasks means to run
- * the hidden tests on the patch so far, in a fresh sandbox. No deployed agent has this knowledge, so
- * it is for training alone, to be asked for by name: an upper bound for what a scorer can give. The
- * advantage stays that of the outcome. */
+ * The world is asked to judge the state behind each node, which for repository tasks means to
+ * run the hidden tests on the patch so far, in a fresh sandbox. No deployed agent knows that, so
+ * it is for training alone, to be asked for by name: an upper bound for what a scorer can give.
+ * The advantage stays that of the outcome. */
 #include <math.h>
 #include <stdlib.h>
 
