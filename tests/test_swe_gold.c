@@ -1,6 +1,6 @@
 /* Real instances: the gold patch resolves them, a useless one does not. Skipped (status 77) without
  *   GROVE_SWE_INSTANCES=FILE GROVE_SWE_MIRRORS=FOLDER [GROVE_SWE_SETUP='shell lines']
- *   [GROVE_SWE_ONLY=part of an id]
+ *   [GROVE_SWE_ONLY=part of an id] [GROVE_SWE_READ=a folder that sandboxes may read]
  * Prints one row per instance; fails only where a useless patch resolves one, because which gold
  * patches do depends on the Python that is there. */
 #include "tests/swe.h"
@@ -19,8 +19,9 @@ static const char* of(const char* variable, const char* otherwise)
 static gr_swe_grade grade(const gr_swe_instance* x, const char* tree, const char* patch, char** log)
 {
     gr_swe_grade g;
+    const char* const read[] = {getenv("GROVE_SWE_READ"), NULL};
     gr_swe_judging j = {.instance = x,
-                        .tree = {.tree = tree, .at = "/testbed"},
+                        .tree = gr_swe_tree_view(GR_SWE_SANDBOX, tree, read),
                         .setup = of("GROVE_SWE_SETUP", ""),
                         .time_s = 600};
     gr_swe_grade_now(box, 1, &j, patch, &g, log);

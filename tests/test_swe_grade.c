@@ -188,6 +188,87 @@ static void a_test_that_hangs_costs_its_time(void** state)
     free(patch);
 }
 
+/* A runner that writes as sympy's does: no file with the name of a test, [OK] or [FAIL] behind the
+ * last test of a file, and a report of what failed. */
+static const char sympy_runner[] =
+    "import sys\n"
+    "sys.path.insert(0, '.')\n"
+    "failed = []\n"
+    "for path in sys.argv[1:]:\n"
+    "    tests = {}\n"
+    "    exec(open(path).read(), tests)\n"
+    "    names = [n for n in tests if n.startswith('test_')]\n"
+    "    print(f'\\n{path}[{len(names)}] ')\n"
+    "    words = []\n"
+    "    for name in names:\n"
+    "        try:\n"
+    "            tests[name]()\n"
+    "            words.append('ok')\n"
+    "        except AssertionError:\n"
+    "            words.append('F')\n"
+    "            failed.append(f'{path}:{name}')\n"
+    "    mark = '[FAIL]' if 'F' in words else '[OK]'\n"
+    "    for i, name in enumerate(names):\n"
+    "        print(name, words[i] + (mark.rjust(50) if i == len(names) - 1 else ''))\n"
+    "for name in failed:\n"
+    "    print('_' * 80 + f'\\n_____ {name} ______\\n    assert False\\nAssertionError\\n')\n"
+    "sys.exit(len(failed) > 0)\n";
+
+static void write_text(const char* folder, const char* name, const char* text)
+{
+    char path[4200];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE* f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void the_runner_of_sympy_is_understood(void** state)
+{
+    (void)state;
+    char path[4096], command[900];
+    (void)snprintf(command, sizeof command,
+                   "set -e; mkdir -p %s/s/one/repo/pkg/tests; cd %s/s/one; echo it >problem.md; "
+                   "echo 'x = 1' >repo/pkg/a.py; printf 'def test_old():\\n    pass\\n\\n\\n"
+                   "def test_end():\\n    pass\\n' >repo/pkg/tests/test_a.py; "
+                   "printf '{\"instance_id\":\"s-1\",\"repo\":\"s/s\",\"log_parser\":\"sympy\","
+                   "\"test_cmd\":\"python3 runner.py\",\"FAIL_TO_PASS\":[\"test_new\"],"
+                   "\"PASS_TO_PASS\":[\"test_old\"]}' >instance.json",
+                   scratch, scratch);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(path, sizeof path, "%s/s/one/repo", scratch);
+    write_text(path, "runner.py", sympy_runner);
+    (void)snprintf(path, sizeof path, "%s/s/one", scratch);
+    write_text(path, "gold.patch", "--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n");
+    write_text(path, "test.patch",
+               "--- a/pkg/tests/test_a.py\n+++ b/pkg/tests/test_a.py\n@@ -1,3 +1,8 @@\n"
+               "+def test_new():\n+    from pkg.a import x\n+    assert x == 2\n+\n+\n"
+               " def test_old():\n     pass\n \n");
+    gr_swe_set set = {0};
+    (void)snprintf(path, sizeof path, "%s/s", scratch);
+    ASSERT_OK(gr_swe_read(&set, path));
+    ASSERT_OK(gr_swe_check(&set.instance[0]));
+    ASSERT_OK(gr_swe_tree(&set.instance[0], &own_sources, path));
+    gr_swe_judging j = {.instance = &set.instance[0],
+                        .tree = {.tree = path, .at = "/testbed"},
+                        .setup = "",
+                        .time_s = 60};
+    const gr_swe_resolution expected[] = {GR_SWE_FULL, GR_SWE_NO};
+    char* useless = new_file("notes.py", "# nothing\n");
+    const char* const patch[] = {set.instance[0].gold, useless};
+    for (int i = 0; i < 2; i++) {
+        gr_swe_grade g;
+        char* log = NULL;
+        gr_swe_grade_now(box, 1, &j, patch[i], &g, &log);
+        if (g.outcome != GR_SWE_GRADED || g.verdict.resolution != expected[i]) {
+            fail_msg("%s %s\n%s", gr_swe_outcome_name(g.outcome), g.reason, log);
+        }
+        free(log);
+    }
+    free(useless);
+    gr_swe_set_free(&set);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +277,7 @@ int main(void)
         cmocka_unit_test(forgeries_fail),
         cmocka_unit_test(the_judges_files_are_the_judges),
         cmocka_unit_test(a_test_that_hangs_costs_its_time),
+        cmocka_unit_test(the_runner_of_sympy_is_understood),
     };
     if (make_scratch(NULL) != 0) return 1;
     if (!open_box()) return remove_scratch(NULL);
