@@ -458,6 +458,87 @@ static void kinds_are_normalised_each_for_itself(void** state)
     for (int z = 0; z < 4; z++) gr_credit_free(&c[z / 2][z % 2]), gr_tree_free(&t[z / 2][z % 2]);
 }
 
+/* ---- paths are credited each for itself --------------------------------------------------------- */
+
+/* Depends on the tokens in front and on what is asked, as a model's answer does. */
+static double answer(const gr_tree* t, int node, int offset, int what)
+{
+    int32_t token[4096];
+    int n = node > 0 ? gr_tree_path_tokens(t, t->context[node], token, 4096 - 256) : 0;
+    for (int k = 0; k <= offset; k++) token[n++] = t->token[t->token_begin[node] + k];
+    return gr_uniform(gr_hash64(token, (size_t)n * sizeof *token, 1), (uint64_t)what);
+}
+
+/* A tree of the branches with these keys. */
+static void credit_branches(gr_credit* c, gr_tree* t, const uint64_t* key, int n,
+                            const gr_hiper_settings* s)
+{
+    gr_tree_reset(t, 0, 0, 0, 0, 1, 0);
+    gr_tree_add_root(t, (const int32_t[]){1, 2, 3}, 3, 40);
+    for (int b = 0; b < n; b++) {
+        dice d = {.key = key[b]};
+        grow_branch(t, &d, 0, false, 7);
+    }
+    gr_credit_begin(c, t, &gr_estimator_hae, s);
+    for (int i = 0; i < c->n_reads; i++) {
+        gr_read* r = &c->read[i];
+        r->value = 2 * answer(t, r->node, r->offset, r->head) - 1;
+    }
+    for (int i = 0; i < c->n_probes; i++) {
+        gr_probe* p = &c->probe[i];
+        p->logp = -3 * answer(t, p->node, p->k - 1, p->token);
+    }
+    gr_credit_finish(c, &gr_estimator_hae, s, 0);
+}
+
+/* The leaves of branch x in one tree and of branch y in another have the same credit to the bit. */
+static int assert_same_branch(const gr_credit* a, int x, const gr_credit* b, int y)
+{
+    int compared = 0, m = -1;
+    for (int l = 0; l < a->n_leaves; l++) {
+        if (a->tree->branch[a->leaf[l]] != x) continue;
+        for (m++; m < b->n_leaves && b->tree->branch[b->leaf[m]] != y;) m++;
+        assert_true(m < b->n_leaves);
+        int64_t n = a->path_begin[l + 1] - a->path_begin[l];
+        assert_int_equal(b->path_begin[m + 1] - b->path_begin[m], n);
+        assert_memory_equal(a->path_adv + 3 * a->path_begin[l], b->path_adv + 3 * b->path_begin[m],
+                            3 * (size_t)n * sizeof *a->path_adv);
+        compared += (int)n;
+    }
+    return compared;
+}
+
+/* In another order, in another group, beside a copy of itself or alone: before it is normalised, a
+ * path's credit is the same. */
+static void a_path_is_credited_whatever_stands_beside_it(void** state)
+{
+    (void)state;
+    gr_tree t = {0}, u = {0};
+    gr_credit c = {0}, d = {0};
+    int compared = 0;
+    for (uint64_t i = 1; i <= 80; i++) {
+        gr_hiper_settings* s = settings_with(variants[i % GR_COUNT(variants)]);
+        const uint64_t key[] = {3 * i, 3 * i + 1, 3 * i + 2};
+        const uint64_t turned[] = {key[2], key[0], key[2], key[1]};
+        credit_branches(&c, &t, key, 3, s);
+        credit_branches(&d, &u, turned, 4, s);
+        compared += assert_same_branch(&c, 0, &d, 1);
+        compared += assert_same_branch(&c, 1, &d, 3);
+        compared += assert_same_branch(&c, 2, &d, 0);
+        compared += assert_same_branch(&c, 2, &d, 2);
+        for (int b = 0; b < 3; b++) {
+            credit_branches(&d, &u, &key[b], 1, s);
+            compared += assert_same_branch(&c, b, &d, 0);
+        }
+        free(s);
+    }
+    assert_true(compared > 3000);
+    gr_credit_free(&c);
+    gr_credit_free(&d);
+    gr_tree_free(&t);
+    gr_tree_free(&u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +549,7 @@ int main(void)
         cmocka_unit_test(odd_turns_are_trained_by_the_blocks_they_have),
         cmocka_unit_test(invalid_turns_cost_their_penalty),
         cmocka_unit_test(kinds_are_normalised_each_for_itself),
+        cmocka_unit_test(a_path_is_credited_whatever_stands_beside_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
