@@ -34,6 +34,7 @@ static const struct {
     FIELD(WHOLE, env_turns),
     FIELD(WHOLE, gen_tokens),
     LATER(WHOLE, refiner_tokens),
+    LATER(WHOLE, critic_tokens),
     FIELD(WHOLE, prefill_tokens),
     FIELD(WHOLE, scorer_calls),
     FIELD(WHOLE, charged_turns),

@@ -28,6 +28,8 @@ static const struct {
     {"proceed", "ratio|mask", "proceed.loss=surrogate"},
     {"proceed", "mu", "proceed.loss=sft"},
     {"proceed", "phi_scale", "proceed.weight=phi"},
+    {"judge", "weights|blend", "scorer.name=judge"},
+    {"judge", "chat|think", "!judge.model="},
     {"value", "coef", "value.backbone=shared"},
     {"warmstart", "load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},

@@ -100,6 +100,22 @@ static void sampling(const gr_run* run)
     }
 }
 
+static void judge(const gr_run* run)
+{
+    const gr_judge_settings* s = run->judge.s;
+    const gr_model_config* m = &run->judge.shape;
+    if (s == NULL) return;
+    if (run->judge.own) {
+        gr_log("judge      %s: %lld parameters, %d layers, %d wide", s->model,
+               (long long)run->judge.weights.n_params, m->layers, m->width);
+    } else {
+        gr_log("judge      the policy itself");
+    }
+    gr_log("           answers of at most %lld tokens, temperature %.3g; a question costs a turn",
+           (long long)s->max_tokens, s->temperature);
+    if (s->max_calls > 0) gr_log("           at most %lld a tree", (long long)s->max_calls);
+}
+
 static void memory(const gr_run* run)
 {
     const gr_memory_plan* p = &run->plan;
@@ -108,10 +124,12 @@ static void memory(const gr_run* run)
         "memory     weights %.1f MB, optimizer %.1f, reference %.1f, KV pages %.1f, decoding %.1f,",
         (double)p->weights / mb, (double)p->optimizer / mb, (double)p->reference / mb,
         (double)p->kv_pool / mb, (double)p->decode / mb);
-    gr_log("           training %.1f, value model %.1f, host tables %.1f; together %.1f MB",
-           (double)p->train / mb, (double)p->value / mb, (double)p->host / mb,
-           (double)(p->weights + p->optimizer + p->reference + p->kv_pool + p->decode + p->train +
-                    p->value + p->host) /
+    gr_log("           judge %.1f, training %.1f, value model %.1f, host tables %.1f; together "
+           "%.1f MB",
+           (double)p->judge / mb, (double)p->train / mb, (double)p->value / mb,
+           (double)p->host / mb,
+           (double)(p->weights + p->optimizer + p->reference + p->kv_pool + p->decode + p->judge +
+                    p->train + p->value + p->host) /
                mb);
 }
 
@@ -127,6 +145,7 @@ void gr_run_describe(const gr_run* run)
         sampling(run);
         objective(run);
         demonstrations(run);
+        judge(run);
     }
     memory(run);
 }

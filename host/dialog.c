@@ -4,6 +4,25 @@
 #include <string.h>
 
 #include "host/arena.h"
+#include "model/vocabulary.h"
+
+gr_status gr_dialog_choose(gr_dialog_format* f, const char* block, const char* path,
+                           const char* chat, bool think)
+{
+    f->no_think = !think;
+    if (strcmp(chat, "auto") == 0) {
+        if (path[0] == 0) return GR_FAIL(GR_EARG, "%s.chat: auto needs %s.path", block, block);
+        GR_TRY(gr_model_chat(&f->chat, path));
+    } else if (strcmp(chat, "none") != 0) {
+        f->chat = gr_chat_find(chat);
+        if (f->chat == NULL) return GR_FAIL(GR_EARG, "%s.chat: no format `%s`", block, chat);
+    }
+    if (f->no_think && (f->chat == NULL || !f->chat->thinks)) {
+        return GR_FAIL(GR_EARG, "%s.think has no effect: the chat format is %s", block,
+                       f->chat == NULL ? "none" : f->chat->name);
+    }
+    return f->chat != NULL ? gr_chat_check(f->chat, f->tokenizer) : GR_OK;
+}
 
 static void add_end(gr_dialog* d, const char* name)
 {
@@ -55,6 +74,14 @@ static void render_turn(gr_dialog* d, gr_chat_part part, const char* text, int n
     gr_chat_render(d->format.chat, &d->out, &part);
 }
 
+void gr_dialog_ask(gr_dialog* d, const char* text, int n)
+{
+    if (d->format.chat != NULL)
+        render_turn(d, (gr_chat_part){.first = true, .answer = true}, text, n);
+    else
+        render_plain(d, gr_tokenizer_bos(d->format.tokenizer), text, n);
+}
+
 /* Prompt and observation are one text, so that words which meet in it are read as in any other. */
 void gr_dialog_open(gr_dialog* d, const gr_world* world, const char* obs, int n_obs)
 {
@@ -63,11 +90,7 @@ void gr_dialog_open(gr_dialog* d, const gr_world* world, const char* obs, int n_
     GR_ASSERT(text != NULL, "out of memory");
     memcpy(text, world->prompt, (size_t)n_prompt);
     memcpy(text + n_prompt, obs, (size_t)n_obs);
-    if (d->format.chat != NULL) {
-        render_turn(d, (gr_chat_part){.first = true, .answer = true}, text, n_prompt + n_obs);
-    } else {
-        render_plain(d, gr_tokenizer_bos(d->format.tokenizer), text, n_prompt + n_obs);
-    }
+    gr_dialog_ask(d, text, n_prompt + n_obs);
     free(text);
 }
 
@@ -119,11 +142,16 @@ void gr_dialog_act(gr_dialog* d, const gr_world* world, const char* action, int 
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
+int gr_dialog_text(const gr_dialog* d, const int32_t* token, int n, char* text, int cap)
+{
+    return gr_decode(d->format.tokenizer, GR_PLAIN, token, n - end_tokens(d, token, n), text, cap);
+}
+
 int gr_dialog_hear(const gr_dialog* d, const gr_world* world, const char* stop,
                    const int32_t* token, int n, char* text, int cap)
 {
     int n_end = end_tokens(d, token, n), n_stop = (int)strlen(stop);
-    int length = gr_decode(d->format.tokenizer, GR_PLAIN, token, n - n_end, text, cap);
+    int length = gr_dialog_text(d, token, n, text, cap);
     const char* at = n_stop > 0 ? memmem(text, (size_t)length, stop, (size_t)n_stop) : NULL;
     if (d->format.chat == NULL && at != NULL) length = (int)(at - text) + n_stop;
     int n_own = (int)strlen(world->stop);

@@ -27,7 +27,7 @@ typedef struct gr_train_state {
     int64_t step;    /* steps done */
     int64_t updates; /* optimizer steps done */
     int64_t env_turns, gen_tokens, prefill_tokens, scorer_calls, charged_turns;
-    int64_t refiner_tokens; /* of gen_tokens: steps that were made again */
+    int64_t refiner_tokens, critic_tokens; /* of gen_tokens: steps made again, answers of judges */
     int64_t loss_tokens, loss_tokens_flat, discarded_tokens;
     int64_t env_errors[GR_N_ENV_ERRORS]; /* trajectories lost while training, by class */
     int64_t skipped_in_a_row;

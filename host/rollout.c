@@ -39,14 +39,19 @@ gr_status gr_rollout_open(gr_rollout** out, gr_engine* engine, gr_envs* envs, ui
 void gr_rollout_close(gr_rollout* r)
 {
     if (r == NULL) return;
+    for (int64_t i = 0; i < r->grower_cap; i++) {
+        free(r->grower[i].wanted);
+        free(r->grower[i].question);
+    }
     free(r->grower);
     free(r->path);
     free(r->score);
-    free(r->node);
     free(r->uid);
     free(r->unsampled);
     free(r->shown);
+    free(r->answer);
     gr_dialog_free(&r->dialog);
+    gr_dialog_free(&r->judge_dialog);
     free(r);
 }
 
@@ -80,6 +85,9 @@ void gr_rollout_release(gr_rollout* r, gr_tree* t, int node)
     if (t->seq[node] >= 0) gr_engine_free_seq(r->engine, t->seq[node]);
     t->env[node] = t->seq[node] = -1;
 }
+
+/* Of observations, as the world said them: for models that read them again. */
+static bool keeps_texts(const gr_rollout* r) { return gr_rollout_tells(r) || gr_rollout_asks(r); }
 
 static bool keeps(const gr_rollout* r, const gr_tree* t, int node)
 {
@@ -207,7 +215,7 @@ static void on_turn(gr_rollout* r, grower* g, int node, const gr_env_reply* e)
     int n = r->dialog.out.n;
     bool fits = gr_tree_path_length(t, node) + n < r->s->max_context; /* and one token to answer */
     gr_tree_set_result(t, node, e->obs);
-    if (gr_rollout_keeps_texts(r)) gr_tree_set_said(t, node, e->obs->text, e->obs->n_text);
+    if (keeps_texts(r)) gr_tree_set_said(t, node, e->obs->text, e->obs->n_text);
     if (fits) gr_tree_set_obs(t, node, r->dialog.out.token, n);
     if (t->status[node] != GR_OPEN) { /* the world ended the episode */
         g->running--;
@@ -240,7 +248,7 @@ static void on_reset(gr_rollout* r, grower* g, const gr_env_reply* e)
         gr_dialog_open(&r->dialog, gr_envs_world(r->envs), text, n_text);
         gr_tree_add_root(t, r->dialog.out.token, r->dialog.out.n, r->horizon);
         if (ok) gr_tree_set_result(t, 0, e->obs);
-        if (gr_rollout_keeps_texts(r)) gr_tree_set_said(t, 0, e->obs->text, e->obs->n_text);
+        if (keeps_texts(r)) gr_tree_set_said(t, 0, e->obs->text, e->obs->n_text);
     }
     t->env[0] = e->handle;
     g->stage = STAGE_GROWING;
@@ -261,29 +269,66 @@ static void note_critique(gr_rollout* r, gr_tree* t, int node)
     gr_tree_set_note(t, node, r->text, n);
 }
 
-static void score_nodes(gr_rollout* r, grower* g, const gr_round* round)
+/* What the strategy sees; the scores are those of the nodes that it wanted. */
+static gr_round round_of(gr_rollout* r, const grower* g)
+{
+    const gr_tree* t = g->tree;
+    GR_RESERVE(r->score, r->score_cap, 2 * (int64_t)t->n_nodes);
+    for (int i = 0; i < t->n_nodes; i++) r->score[i] = (double)NAN;
+    for (int i = 0; i < g->n_wanted; i++) r->score[g->wanted[i]] = t->score[g->wanted[i]];
+    return (gr_round){
+        .number = g->round,
+        .group = r->s->group,
+        .horizon = r->horizon,
+        .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)g->round + 1),
+        .progress = r->s->progress,
+        .score = r->score,
+    };
+}
+
+/* Scores the wanted nodes. A model that is asked is asked once about a node: what stands until it
+ * answers is the scorer's, and so is the list of questions. */
+static void score_nodes(gr_rollout* r, grower* g)
+{
+    gr_tree* t = g->tree;
+    const gr_scorer* s = r->s->scorer;
+    bool asks = gr_rollout_asks(r);
+    double* out = r->score + t->n_nodes; /* second half: scores in order of g->wanted */
+    if (g->n_wanted == 0) return;
+    if (s->look != NULL)
+        s->look(t, r->envs, g->wanted, g->n_wanted, out);
+    else
+        s->score(r->s->scorer_settings, t, gr_envs_world(r->envs), gr_key_join(t->key, KEY_SCORE),
+                 g->wanted, g->n_wanted, out);
+    for (int i = 0; i < g->n_wanted; i++) {
+        int node = g->wanted[i];
+        if (asks && !isnan(t->score[node])) continue;
+        t->score[node] = out[i];
+        if (asks)
+            g->question[g->n_questions++] = node;
+        else
+            note_critique(r, t, node);
+    }
+    if (!asks) t->scorer_calls += g->n_wanted;
+}
+
+/* Brings the tree into order and lists what its next round wants scored. */
+static void begin_round(gr_rollout* r, grower* g)
 {
     gr_tree* t = g->tree;
     const gr_strategy* st = r->s->strategy;
-    const gr_scorer* s = r->s->scorer;
-    if (st->wants == NULL) return;
-    GR_ASSERT(!s->privileged || r->s->purpose == GR_FOR_TRAIN, "%s in an evaluation", s->name);
     double begin = gr_now_s();
-    GR_RESERVE(r->node, r->node_cap, t->n_nodes);
-    int n = st->wants(r->s->strategy_settings, t, round, r->node, (int)r->node_cap);
-    if (n > 0) {
-        double* out = r->score + t->n_nodes; /* second half: scores in order of r->node */
-        if (s->look != NULL)
-            s->look(t, r->envs, r->node, n, out);
-        else
-            s->score(r->s->scorer_settings, t, gr_envs_world(r->envs),
-                     gr_key_join(t->key, KEY_SCORE), r->node, n, out);
-        for (int i = 0; i < n; i++) {
-            t->score[r->node[i]] = r->score[r->node[i]] = out[i];
-            note_critique(r, t, r->node[i]);
-        }
-        t->scorer_calls += n;
-    }
+    g->stage = STAGE_JUDGING;
+    g->n_wanted = g->n_questions = g->n_asked = g->n_answered = 0;
+    gr_tree_order(t);
+    if (st->wants == NULL) return;
+    GR_ASSERT(!r->s->scorer->privileged || r->s->purpose == GR_FOR_TRAIN, "%s in an evaluation",
+              r->s->scorer->name);
+    GR_RESERVE(g->wanted, g->wanted_cap, t->n_nodes);
+    GR_RESERVE(g->question, g->question_cap, t->n_nodes);
+    gr_round round = round_of(r, g);
+    g->n_wanted = st->wants(r->s->strategy_settings, t, &round, g->wanted, t->n_nodes);
+    score_nodes(r, g);
     r->times.score_s += gr_now_s() - begin;
 }
 
@@ -310,24 +355,14 @@ static void carry_out(gr_rollout* r, grower* g, const gr_decision* d)
         gr_tree_close(g->tree, d->node, d->status);
 }
 
-/* Asks the strategy how the tree goes on. Leaves it finished if nothing runs afterwards. */
-static void play_round(gr_rollout* r, grower* g)
+/* Asks the strategy how the tree goes on. Nothing runs afterwards where it is finished. */
+static void end_round(gr_rollout* r, grower* g)
 {
     gr_tree* t = g->tree;
-    gr_tree_order(t);
-    GR_RESERVE(r->score, r->score_cap, 2 * (int64_t)t->n_nodes);
-    for (int i = 0; i < t->n_nodes; i++) r->score[i] = (double)NAN;
-    int number = g->round++;
-    gr_round round = {
-        .number = number,
-        .group = r->s->group,
-        .horizon = r->horizon,
-        .key = gr_key_join(gr_key_join(t->key, KEY_ROUND), (uint64_t)number + 1),
-        .progress = r->s->progress,
-        .score = r->score,
-    };
-    score_nodes(r, g, &round);
+    gr_round round = round_of(r, g);
     gr_decision d[DECISIONS];
+    g->stage = STAGE_GROWING;
+    g->round++;
     int n = r->s->strategy->round(r->s->strategy_settings, t, &round, d, DECISIONS);
     GR_ASSERT(n <= DECISIONS);
     int n_open = t->n_nodes; /* children made below are not open leaves of this round */
@@ -363,19 +398,30 @@ static int advance(gr_rollout* r, int n)
         grower* g = &r->grower[i];
         if (g->stage == STAGE_WAITING && open < window) start(r, g);
         if (g->stage == STAGE_GROWING && g->running == 0) {
-            if (g->round >= 0) play_round(r, g);
+            if (g->round >= 0)
+                begin_round(r, g);
+            else
+                finish(r, g); /* the reset failed */
+        }
+        if (g->stage == STAGE_JUDGING && gr_rollout_judge(r, g)) {
+            end_round(r, g);
             if (g->running == 0) finish(r, g);
         }
-        open += g->stage == STAGE_RESET || g->stage == STAGE_GROWING;
+        open += g->stage != STAGE_WAITING && g->stage != STAGE_DONE;
         unfinished += g->stage != STAGE_DONE;
     }
     return unfinished;
 }
 
+static bool idle(const gr_rollout* r)
+{
+    return gr_engine_idle(r->engine) && gr_engine_idle(r->judge);
+}
+
 static void hear_world(gr_rollout* r)
 {
     double begin = gr_now_s();
-    bool wait = gr_engine_idle(r->engine) && gr_envs_in_flight(r->envs) > 0;
+    bool wait = idle(r) && gr_envs_in_flight(r->envs) > 0;
     if (wait) r->phase = "waiting for the environment";
     gr_env_reply e;
     while (gr_envs_poll(r->envs, &e, wait)) {
@@ -389,25 +435,49 @@ static void hear_world(gr_rollout* r)
     r->times.env_s += gr_now_s() - begin;
 }
 
+/* One step of all that waits at a model. */
+static gr_status decode(gr_rollout* r, gr_engine* engine)
+{
+    if (gr_engine_idle(engine)) return GR_OK;
+    r->phase = "decoding";
+    double begin = gr_now_s();
+    GR_TRY(gr_engine_step(engine));
+    r->times.gen_s += gr_now_s() - begin;
+    gr_reply a;
+    while (gr_engine_poll(engine, &a)) {
+        if (gr_rollout_is_answer(&a))
+            gr_rollout_on_answer(r, &a);
+        else
+            on_action(r, &a);
+    }
+    return GR_OK;
+}
+
 gr_status gr_rollout_run(gr_rollout* r, const gr_rollout_settings* s, const gr_rollout_task* task,
                          int n, gr_tree* tree)
 {
     r->s = s;
     gr_dialog_free(&r->dialog);
     gr_dialog_init(&r->dialog, &s->dialog);
+    r->judge = s->judge.engine != NULL ? s->judge.engine : r->engine;
+    gr_dialog_free(&r->judge_dialog);
+    gr_dialog_init(&r->judge_dialog, &s->judge.dialog);
     int world_horizon = gr_envs_horizon(r->envs);
     r->horizon = s->max_turns > 0 ? GR_MIN(s->max_turns, world_horizon) : world_horizon;
     GR_RESERVE(r->grower, r->grower_cap, n);
-    for (int i = 0; i < n; i++) r->grower[i] = (grower){.tree = &tree[i], .task = &task[i]};
+    for (int i = 0; i < n; i++) {
+        grower* g = &r->grower[i];
+        *g = (grower){.tree = &tree[i],
+                      .task = &task[i],
+                      .wanted = g->wanted,
+                      .question = g->question,
+                      .wanted_cap = g->wanted_cap,
+                      .question_cap = g->question_cap};
+    }
     while (advance(r, n) > 0) {
         hear_world(r);
-        if (gr_engine_idle(r->engine)) continue;
-        r->phase = "decoding";
-        double begin = gr_now_s();
-        GR_TRY(gr_engine_step(r->engine));
-        r->times.gen_s += gr_now_s() - begin;
-        gr_reply a;
-        while (gr_engine_poll(r->engine, &a)) on_action(r, &a);
+        GR_TRY(decode(r, r->engine));
+        if (r->judge != r->engine) GR_TRY(decode(r, r->judge));
     }
     r->phase = "idle";
     for (int i = 0; i < n; i++) gr_tree_order(&tree[i]);

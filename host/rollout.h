@@ -6,11 +6,21 @@
 #include "host/scorer/scorer.h"
 #include "host/strategy/strategy.h"
 
+/* The model that a scorer asks. What it answers depends on tree, node and weights alone. */
+typedef struct gr_judge {
+    gr_engine* engine; /* borrowed; NULL: that of the policy */
+    gr_dialog_format dialog;
+    gr_sampling sampling;
+    int history, max_tokens;
+    int64_t max_calls; /* a tree; 0: any */
+} gr_judge;
+
 typedef struct gr_rollout_settings {
     const gr_strategy* strategy;
     const void* strategy_settings;
     const gr_scorer* scorer;
     const void* scorer_settings;
+    gr_judge judge; /* of scorers with questions */
     int group, max_turns, max_turn_tokens, max_context, on_cap;
     int64_t max_tree_turns;
     const gr_hiper_settings* plan; /* the interface of HiPER; NULL: plain text in and out */

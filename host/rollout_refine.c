@@ -44,7 +44,7 @@ void gr_rollout_settle(gr_rollout* r, gr_tree* t, int node)
     if (parent > 0 && !gr_rollout_may_rewind(r, t, parent)) gr_rollout_release(r, t, parent);
 }
 
-bool gr_rollout_keeps_texts(const gr_rollout* r)
+bool gr_rollout_tells(const gr_rollout* r)
 {
     return refines(r) && refiner_of(r).told != GR_TOLD_NOTHING;
 }

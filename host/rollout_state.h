@@ -1,12 +1,19 @@
 /* rollout_state.h - what the files of the rollout loop know of each other. Level 6.
  *
- * rollout.c has the loop, turns and rounds, rollout_refine.c steps that are made again. */
+ * rollout.c has the loop, turns and rounds, rollout_refine.c steps that are made again,
+ * rollout_judge.c questions to a model. */
 #pragma once
 #include "host/rollout.h"
 
 enum { KEY_ENV = 0x656e76, KEY_EXPERT = 0x657870657274 };
 
-typedef enum stage { STAGE_WAITING, STAGE_RESET, STAGE_GROWING, STAGE_DONE } stage;
+typedef enum stage {
+    STAGE_WAITING,
+    STAGE_RESET,
+    STAGE_GROWING,
+    STAGE_JUDGING, /* between two turns: a round waits for its scores */
+    STAGE_DONE
+} stage;
 
 /* One tree while it grows. */
 typedef struct grower {
@@ -15,6 +22,11 @@ typedef struct grower {
     stage stage;
     int running; /* branches that are sampling or stepping */
     int round;
+    /* the round in progress: nodes whose scores it wants, and those a model is asked about; owned,
+     * kept from tree to tree */
+    int32_t *wanted, *question;
+    int64_t wanted_cap, question_cap;
+    int n_wanted, n_questions, n_asked, n_answered;
 } grower;
 
 struct gr_rollout {
@@ -32,13 +44,15 @@ struct gr_rollout {
     int64_t path_cap;
     double* score;
     int64_t score_cap;
-    int32_t* node;
-    int64_t node_cap;
     uint64_t* uid;
     int64_t uid_cap;
     double* unsampled; /* zeros: log-probs of what no model sampled */
     int64_t unsampled_cap;
-    gr_dialog dialog;
+    gr_engine* judge; /* that of the policy, where it judges itself */
+    int n_judging;    /* questions that the judge has not answered */
+    gr_dialog dialog, judge_dialog;
+    char* answer;
+    int64_t answer_cap;
     char text[GR_TURN_MAX]; /* what the model said */
     char* shown;            /* (shown_cap): an observation and what is told with it */
     int shown_cap;
@@ -66,4 +80,13 @@ bool gr_rollout_may_rewind(const gr_rollout* r, const gr_tree* t, int node);
 /* `node` has been answered, so its own turn is final: rejected attempts at it let go of their
  * states, and so does the node they all started from. */
 void gr_rollout_settle(gr_rollout* r, gr_tree* t, int node);
-bool gr_rollout_keeps_texts(const gr_rollout* r); /* of observations, for who reads them again */
+bool gr_rollout_tells(const gr_rollout* r); /* the refiner reads observations once more */
+
+/* ---- rollout_judge.c ------------------------------------------------------------------------- */
+
+bool gr_rollout_asks(
+    const gr_rollout* r); /* the scorer asks a model, and the strategy the scorer */
+/* Asks as many of the round's questions as there is room for. True: all are answered. */
+bool gr_rollout_judge(gr_rollout* r, grower* g);
+bool gr_rollout_is_answer(const gr_reply* a);
+void gr_rollout_on_answer(gr_rollout* r, const gr_reply* a);

@@ -66,13 +66,15 @@ static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_are
     const gr_config_rollout* ro = &c->rollout;
     gr_memory_plan* p = &run->plan;
     bool train = run->mode == GR_RUN_TRAIN;
+    bool asks_policy = run->judge.s != NULL && !run->judge.own;
     int64_t tokens = c->optimizer.microbatch_tokens;
     gr_engine_settings es = {
         .max_live = (int)ro->max_live,
         .max_rows = (int)ro->max_rows,
         .n_pages = (int)ro->kv_pages,
         .n_seqs = MAX_SEQS,
-        .max_action = (int)ro->max_turn_tokens,
+        .max_action = (int)(asks_policy ? GR_MAX(ro->max_turn_tokens, run->judge.s->max_tokens)
+                                        : ro->max_turn_tokens),
         .tokenizer = run->tokenizer,
     };
     size_t at = 0;
@@ -92,6 +94,8 @@ static void layout(gr_run* run, const gr_model_config* m, gr_arena* host, gr_are
     p->kv_pool = (size_t)ro->kv_pages * (size_t)m->layers *
                  run->dev.ops->kv_page_bytes(&run->dev, m->kv_heads, m->head_dim);
     p->decode = device->used - at - p->kv_pool, at = device->used;
+    gr_judge_model_layout(&run->judge, &run->dev, &es, host, device);
+    p->judge = device->used - at, at = device->used;
     if (train && run->n_heads > 0) {
         const gr_critic_settings* s = gr_config_block(c, gr_critic_block.name);
         gr_critic_layout(&run->critic, run->n_heads, s, &run->weights, tokens, host, device);
@@ -210,19 +214,22 @@ static gr_status choose_chat(gr_run* run)
 {
     const gr_config_model* c = &run->config->model;
     gr_dialog_format* f = &run->train_settings.dialog;
-    *f = (gr_dialog_format){.tokenizer = run->tokenizer, .no_think = !c->think};
-    if (strcmp(c->chat, "auto") == 0) {
-        if (c->path[0] == 0) return GR_FAIL(GR_EARG, "model.chat: auto needs model.path");
-        GR_TRY(gr_model_chat(&f->chat, c->path));
-    } else if (strcmp(c->chat, "none") != 0) {
-        f->chat = gr_chat_find(c->chat);
-        if (f->chat == NULL) return GR_FAIL(GR_EARG, "model.chat: no format `%s`", c->chat);
+    *f = (gr_dialog_format){.tokenizer = run->tokenizer};
+    return gr_dialog_choose(f, "model", c->path, c->chat, c->think);
+}
+
+/* The model that the scorer asks, if it asks one. Rollouts of an evaluation are not scored. */
+static gr_status choose_judge(gr_run* run)
+{
+    gr_rollout_settings* s = &run->train_settings;
+    if (s->scorer->question == NULL || run->mode != GR_RUN_TRAIN) return GR_OK;
+    if (s->strategy->wants == NULL) {
+        return GR_FAIL(GR_EARG,
+                       "scorer.name = %s has no effect: rollout.strategy = %s asks for no "
+                       "scores",
+                       s->scorer->name, s->strategy->name);
     }
-    if (f->no_think && (f->chat == NULL || !f->chat->thinks)) {
-        return GR_FAIL(GR_EARG, "model.think has no effect: the chat format is %s",
-                       f->chat == NULL ? "none" : f->chat->name);
-    }
-    return f->chat != NULL ? gr_chat_check(f->chat, run->tokenizer) : GR_OK;
+    return gr_judge_model_open(&run->judge, run->config, s->scorer_settings, &s->dialog, &s->judge);
 }
 
 /* A model that came without a vocabulary reads bytes. */
@@ -264,6 +271,8 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
     GR_TRY(check_heads(&run->dev, &m));
     GR_TRY(choose(run));
     GR_TRY(choose_chat(run));
+    GR_TRY(choose_judge(run));
+    if (run->judge.own) GR_TRY(check_heads(&run->dev, &run->judge.shape));
     layout(run, &m, &run->host, &run->device);
     if (plan_only) return GR_OK;
     const gr_world* world = gr_world_find(config->env.name);
@@ -276,6 +285,7 @@ gr_status gr_run_open(gr_run* run, const gr_config* config, gr_run_mode mode,
     GR_TRY(check_refiner(run));
     GR_TRY(take_memory(run, &m));
     gr_weights_init(&run->weights, (uint64_t)config->run.seed);
+    GR_TRY(gr_judge_model_load(&run->judge));
     GR_TRY(gr_rollout_open(&run->rollout, &run->engine, run->envs, (uint64_t)config->run.seed));
     return GR_OK;
 }
@@ -296,6 +306,7 @@ void gr_run_close(gr_run* run)
     gr_dev_free(&run->dev, run->device.base);
     free(run->host.base);
     gr_dev_close(&run->dev);
+    gr_judge_model_close(&run->judge);
     gr_tokenizer_free(run->tokenizer);
     memset(run, 0, sizeof *run);
 }

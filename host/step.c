@@ -13,6 +13,7 @@ void gr_step_begin(gr_step* st, const gr_run* run)
         .ckpt_s = ckpt_s,
         .before = *gr_rollout_time(run->rollout),
         .counts = run->engine.counts,
+        .judge_prefill = run->judge.engine.counts.prefill_tokens,
         .grad_norm = (double)NAN,
         .lr = (double)NAN,
         .value_grad_norm = (double)NAN,
@@ -44,7 +45,9 @@ static void count_ledger(gr_step* st, const gr_tree* t)
     st->env_turns += t->env_turns;
     st->gen_tokens += t->gen_tokens;
     st->refiner_tokens += t->refiner_tokens;
+    st->critic_tokens += t->critic_tokens;
     st->scorer_calls += t->scorer_calls;
+    st->unanswered += t->unanswered;
     for (int e = 0; e < GR_N_ENV_ERRORS; e++) st->errors[e] += t->env_errors[e];
 }
 
@@ -150,9 +153,11 @@ void gr_step_charge(gr_run* run, const gr_step* st)
     s->env_turns += st->env_turns;
     s->gen_tokens += st->gen_tokens;
     s->refiner_tokens += st->refiner_tokens;
+    s->critic_tokens += st->critic_tokens;
     s->scorer_calls += st->scorer_calls;
     s->charged_turns += st->env_turns + st->scorer_calls * run->train_settings.scorer->turn_cost;
     s->prefill_tokens += run->engine.counts.prefill_tokens - st->counts.prefill_tokens;
+    s->prefill_tokens += run->judge.engine.counts.prefill_tokens - st->judge_prefill;
     s->loss_tokens += st->loss_tokens;
     s->loss_tokens_flat += st->loss_tokens_flat;
     s->discarded_tokens += st->discarded_tokens;
@@ -243,6 +248,11 @@ static void metrics_of_ledger(const gr_run* run, const gr_step* st, gr_metrics* 
     gr_metrics_set(m, "budget/gen_tokens", (double)s->gen_tokens);
     if (run->demos.s != NULL) {
         gr_metrics_set(m, "budget/refiner_tokens", (double)s->refiner_tokens);
+    }
+    if (run->judge.s != NULL) {
+        gr_metrics_set(m, "budget/critic_tokens", (double)s->critic_tokens);
+        gr_metrics_set(m, "critic/unanswered_frac",
+                       ratio((double)st->unanswered, (double)st->scorer_calls));
     }
     gr_metrics_set(m, "budget/prefill_tokens", (double)s->prefill_tokens);
     gr_metrics_set(m, "budget/scorer_calls", (double)s->scorer_calls);

@@ -6,12 +6,14 @@ typedef struct gr_step {
     double begin_s, train_s, ckpt_s; /* ckpt_s: of the step before, known only after its line */
     gr_rollout_times before;         /* rollout clocks at the start of the step */
     gr_engine_counts counts;         /* engine counters at the start of the step */
+    int64_t judge_prefill;           /* the same of a judge with an engine of its own */
     int64_t n_groups;
     bool updated;
     /* sums over the groups of the step, discarded ones included in the ledger part */
     int64_t groups, solve_all, solve_none, solve_partial, idle;
     int64_t nodes, leaves, inner, children, depth, turns, turns_max, truncated, valid;
-    int64_t env_turns, gen_tokens, refiner_tokens, scorer_calls, informative, discarded_tokens;
+    int64_t env_turns, gen_tokens, refiner_tokens, critic_tokens, scorer_calls, unanswered;
+    int64_t informative, discarded_tokens;
     int64_t rewound, demos; /* attempts that were taken back; demonstrations that stayed */
     int64_t errors[GR_N_ENV_ERRORS];
     int64_t plans, switches, well_formed; /* turns with the interface of HiPER */

@@ -5,6 +5,7 @@
 #pragma once
 #include "host/critic.h"
 #include "host/demo.h"
+#include "host/judge_model.h"
 #include "host/pack.h"
 #include "host/record.h"
 #include "host/rollout.h"
@@ -14,7 +15,7 @@ typedef enum gr_run_mode { GR_RUN_TRAIN, GR_RUN_EVAL } gr_run_mode;
 
 /* Bytes by lifetime; what `--dry-run` prints. */
 typedef struct gr_memory_plan {
-    size_t weights, optimizer, reference, kv_pool, decode, train, value, host;
+    size_t weights, optimizer, reference, kv_pool, decode, judge, train, value, host;
 } gr_memory_plan;
 
 typedef struct gr_run {
@@ -28,8 +29,9 @@ typedef struct gr_run {
     gr_weights reference; /* only with a KL term */
     gr_optimizer optimizer;
     gr_objective objective, reference_objective;
-    gr_critic critic; /* without heads: the estimator needs no values */
-    gr_demos demos;   /* without settings: the strategy makes no demonstrations */
+    gr_critic critic;     /* without heads: the estimator needs no values */
+    gr_demos demos;       /* without settings: the strategy makes no demonstrations */
+    gr_judge_model judge; /* without settings: the scorer asks no model */
     gr_engine engine;
     gr_envs* envs;
     gr_rollout* rollout;

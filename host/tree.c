@@ -71,7 +71,8 @@ void gr_tree_reset(gr_tree* t, int64_t step, int slot, int attempt, int64_t task
     t->turn_cap = turn_cap;
     t->n_nodes = 0;
     t->n_tokens = t->n_told_tokens = t->n_text = 0;
-    t->env_turns = t->gen_tokens = t->refiner_tokens = t->scorer_calls = t->turns_reserved = 0;
+    t->env_turns = t->gen_tokens = t->refiner_tokens = t->critic_tokens = 0;
+    t->scorer_calls = t->unanswered = t->turns_reserved = 0;
     memset(t->env_errors, 0, sizeof t->env_errors);
 }
 

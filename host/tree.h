@@ -78,9 +78,11 @@ typedef struct gr_tree {
     int32_t* told;
     char* text;
     int64_t n_told_tokens, told_cap, n_text, text_cap;
-    /* ledger of this tree; gen_tokens are those of all purposes, refiner_tokens the refiner's of
-     * them */
-    int64_t env_turns, gen_tokens, refiner_tokens, scorer_calls, env_errors[GR_N_ENV_ERRORS];
+    /* ledger of this tree; gen_tokens are those of all purposes, refiner_tokens and critic_tokens
+     * those of them that made steps again and that judged. unanswered: of scorer_calls, questions
+     * to a model that brought no level */
+    int64_t env_turns, gen_tokens, refiner_tokens, critic_tokens, scorer_calls, unanswered;
+    int64_t env_errors[GR_N_ENV_ERRORS];
     int64_t turn_cap;       /* rollout.max_tree_turns; 0: none */
     int64_t turns_reserved; /* granted to live branches and not yet used */
 } gr_tree;

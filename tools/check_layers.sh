@@ -29,8 +29,8 @@ BEGIN {
           "model/transformer.h 3  model/value.h 3  model/objective.h 3.5  model/optimizer.h 3  model/kv.h 3 " \
           "model/engine.h 4  host/tree.h 4.5  host/dialog.h 4.5 " \
           "host/strategy/strategy.h 5  host/scorer/scorer.h 5  host/advantage/advantage.h 5 " \
-          "host/strategy/proceed.h 5.3  host/pack.h 5.5 " \
-          "host/rollout.h 6  host/critic.h 6  host/demo.h 6  host/record.h 6  host/train.h 7  host/gpu_plan.h 7  host/command/command.h 9", word, " +")
+          "host/strategy/proceed.h 5.3  host/scorer/answer.h 5.1  host/scorer/judge.h 5.2  host/pack.h 5.5 " \
+          "host/rollout.h 6  host/critic.h 6  host/demo.h 6  host/record.h 6  host/judge_model.h 6.5  host/train.h 7  host/gpu_plan.h 7  host/command/command.h 9", word, " +")
     for (i = 1; i in word; i += 2) level[word[i]] = word[i + 1]
     n_rules = split("kernels/ 2  envs/ 1  model/engine 4  model/gguf_vocab 1  model/tokenizer/ 1  model/chat/ 1 " \
           "host/config_ 1  host/strategy/ 5  host/scorer/ 5  host/advantage/ 5 " \

@@ -10,9 +10,6 @@
 
 #include "host/scorer/scorer.h"
 
-#define WEIGHTS_DEFAULT "progress=0.7 safe_novelty=0.2 reward=0.1"
-#define WEIGHTS_HELP    "weights of the world's signals, name=weight separated by spaces"
-
 typedef struct heuristic_settings {
     char weights[GR_TEXT_MAX];
 } heuristic_settings;
@@ -23,13 +20,13 @@ typedef struct noisy_settings {
 } noisy_settings;
 
 static const gr_setting heuristic_table[] = {
-    GR_SET_TEXT(heuristic_settings, weights, WEIGHTS_DEFAULT, WEIGHTS_HELP),
+    GR_SET_TEXT(heuristic_settings, weights, GR_WEIGHTS_DEFAULT, GR_WEIGHTS_HELP),
 };
 static const gr_block heuristic_block =
     GR_BLOCK(heuristic_settings, "heuristic", "scorer.name=heuristic", heuristic_table);
 
 static const gr_setting noisy_table[] = {
-    GR_SET_TEXT(noisy_settings, weights, WEIGHTS_DEFAULT, WEIGHTS_HELP),
+    GR_SET_TEXT(noisy_settings, weights, GR_WEIGHTS_DEFAULT, GR_WEIGHTS_HELP),
     GR_SET_REAL(noisy_settings, p, 0, 1, 0.5,
                 "probability that a node's score is drawn from [0, 1) instead"),
 };
@@ -76,7 +73,7 @@ double gr_heuristic_score(const void* settings, const gr_tree* t, const gr_world
     return fmin(fmax(sum, 0), 1);
 }
 
-static gr_status check(const gr_scorer* self, const void* settings, const gr_world* world)
+gr_status gr_heuristic_check(const gr_scorer* self, const void* settings, const gr_world* world)
 {
     const char* at = settings;
     const char* block = self->block->name;
@@ -115,7 +112,9 @@ static void noisy(const void* settings, const gr_tree* t, const gr_world* world,
     }
 }
 
-const gr_scorer gr_scorer_heuristic = {
-    .name = "heuristic", .block = &heuristic_block, .check = check, .score = heuristic};
+const gr_scorer gr_scorer_heuristic = {.name = "heuristic",
+                                       .block = &heuristic_block,
+                                       .check = gr_heuristic_check,
+                                       .score = heuristic};
 const gr_scorer gr_scorer_noisy = {
-    .name = "noisy", .block = &noisy_block, .check = check, .score = noisy};
+    .name = "noisy", .block = &noisy_block, .check = gr_heuristic_check, .score = noisy};

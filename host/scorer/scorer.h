@@ -2,8 +2,11 @@
  *
  * Scores decide where to spend and nothing else: they never touch rewards or advantages. Terminal
  * states score 1 or 0 by their success. A critic is a scorer that judges the last step of the
- * prefix, on a scale of 0 to 10 (score = level / 10), and says why. */
+ * prefix, on a scale of 0 to 10 (score = level / 10), and says why. A scorer may ask a model: then
+ * `score` gives what holds without an answer, and `hear` what holds with one. */
 #pragma once
+#include <stdio.h>
+
 #include "host/tree.h"
 
 #define GR_LEVELS 10 /* of critics: 0 does harm, 10 solves the task */
@@ -28,10 +31,18 @@ struct gr_scorer {
      * bytes written. NULL: it does not say. */
     int (*critique)(const void* settings, const gr_tree* t, int node, double score, char* text,
                     int cap);
+    /* This and `hear` are NULL in scorers that ask no model. Writes what the model is to read about
+     * a node, with at most `history` turns in front of its last one. False: there is nothing to
+     * ask about it. */
+    bool (*question)(const gr_tree* t, const gr_world* world, int node, int history, FILE* out);
+    /* The score of a node that the model gave a level of 0 to GR_LEVELS, and `score` a score of
+     * `before`. */
+    double (*hear)(const void* settings, double before, int level);
 };
 
 extern const gr_scorer gr_scorer_heuristic, gr_scorer_noisy, gr_scorer_random, gr_scorer_constant,
-    gr_scorer_reward_only, gr_scorer_rule_critic, gr_scorer_hidden_tests;
+    gr_scorer_reward_only, gr_scorer_rule_critic, gr_scorer_hidden_tests, gr_scorer_judge,
+    gr_scorer_model_critic;
 extern const gr_scorer* const gr_scorers[]; /* NULL-terminated */
 const gr_scorer* gr_scorer_find(const char* name);
 GR_MUST_CHECK gr_status gr_scorer_check(const gr_scorer* s, const void* settings,
@@ -41,8 +52,12 @@ int gr_signal_find(const gr_world* world, const char* name, size_t n);
 /* The error about a setting `key` of a block that names an unknown signal. */
 gr_status gr_signal_unknown(const char* block, const char* key, const char* name, size_t n,
                             const gr_world* world);
-/* The score by which a heuristic sees one node; noisy(p) builds on it. `settings` of both begin
- * with the text of weights. */
+/* The score by which a heuristic sees one node; noisy(p) and judge build on it. `settings` of all
+ * begin with the text of weights, which the check reads. */
+#define GR_WEIGHTS_DEFAULT "progress=0.7 safe_novelty=0.2 reward=0.1"
+#define GR_WEIGHTS_HELP    "weights of the world's signals, name=weight separated by spaces"
+GR_MUST_CHECK gr_status gr_heuristic_check(const gr_scorer* self, const void* settings,
+                                           const gr_world* world);
 double gr_heuristic_score(const void* settings, const gr_tree* t, const gr_world* world, int node);
 /* True, with the score, for a node in which the world ended the episode. */
 bool gr_terminal_score(const gr_tree* t, int node, double* out);
