@@ -143,6 +143,62 @@ static void ties_keep_the_gradient(void** state)
     }
 }
 
+/* On the weights that sampled, every ratio is 1: REINFORCE, and nothing is cut. */
+static void on_untouched_weights_it_is_reinforce(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    rng r = {.key = 4};
+    assert_true(open_table(&dev, &tables[0], 1));
+    for (int round = 0; round < 50; round++) {
+        gr_loss_params p = params_of(round % 8);
+        static loss_output out;
+        loss_input x = random_input(&r, 60);
+        p.kl = GR_KL_NONE;
+        p.kl_coef = 0;
+        memcpy(x.old_logp, x.logp, sizeof x.logp);
+        run_loss(&dev, &out, &x, &p);
+        for (int64_t u = 0; u < x.r; u++) {
+            assert_near(out.dlogp[u], -(x.a_pos[u] + x.a_neg[u]), 1e-15);
+        }
+        assert_true(out.sums.clip_low == 0 && out.sums.clip_high == 0);
+        assert_true(out.sums.max_abs_dlogp == 0 && out.sums.kl_old == 0);
+    }
+    gr_dev_close(&dev);
+}
+
+/* A weight on a row's credit, such as p (1 - p) of a demonstration, is a number: the gradient is that
+ * many times the surrogate's, whatever it was computed from. */
+static void weighted_credit_weighs_the_gradient(void** state)
+{
+    (void)state;
+    gr_dev dev;
+    rng r = {.key = 5};
+    int pulled = 0;
+    assert_true(open_table(&dev, &tables[0], 1));
+    for (int round = 0; round < 50; round++) {
+        gr_loss_params p = params_of(round % 8);
+        static loss_output plain, weighted;
+        loss_input x = random_input(&r, 60), y = x;
+        double phi[60];
+        p.kl = GR_KL_NONE;
+        p.kl_coef = 0;
+        for (int64_t u = 0; u < x.r; u++) {
+            phi[u] = exp(x.logp[u]) * (1 - exp(x.logp[u]));
+            y.a_pos[u] *= phi[u];
+            y.a_neg[u] *= phi[u];
+        }
+        run_loss(&dev, &plain, &x, &p);
+        run_loss(&dev, &weighted, &y, &p);
+        for (int64_t u = 0; u < x.r; u++) {
+            assert_near(weighted.dlogp[u], phi[u] * plain.dlogp[u], 1e-14);
+            pulled += plain.dlogp[u] != 0;
+        }
+    }
+    assert_true(pulled > 500);
+    gr_dev_close(&dev);
+}
+
 static void sums_say_what_happened(void** state)
 {
     (void)state;
@@ -181,6 +237,8 @@ int main(void)
         cmocka_unit_test(loss_gradient_matches_differences),
         cmocka_unit_test(folded_tree_equals_flattened_rows),
         cmocka_unit_test(ties_keep_the_gradient),
+        cmocka_unit_test(on_untouched_weights_it_is_reinforce),
+        cmocka_unit_test(weighted_credit_weighs_the_gradient),
         cmocka_unit_test(sums_say_what_happened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

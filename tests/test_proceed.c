@@ -279,6 +279,56 @@ static void masks_leave_out_demonstrations_alone(void** state)
     gr_pack_free(&some);
 }
 
+static int node_of(const gr_tree* t, int64_t token)
+{
+    int node = 0;
+    while (token >= t->token_begin[node] + gr_node_tokens(t, node)) node++;
+    return node;
+}
+
+/* Attempts that were taken back are in no row and in no row's context; and where no step was made
+ * again, the rows stay what they are, bit for bit. */
+static void what_was_taken_back_is_in_no_row(void** state)
+{
+    (void)state;
+    static const gr_config_loss loss = {.aggregation = GR_AGG_TOKEN_MEAN};
+    static const gr_proceed_settings s = {.weight = GR_PHI, .phi_scale = 4};
+    gr_tree t = {0};
+    gr_credit c = {0};
+    gr_pack all = {0};
+    int rejected = 0, plain = 0;
+    for (uint64_t key = 1; key <= 150; key++) {
+        rule u = {.threshold = 5, .tries = 2, .group = 6, .watched = key % 3 ? 3 : 0};
+        grow_by(&u, &t, key);
+        for (int i = 0; i < t.n_tokens; i++) t.token[i] = i;
+        for (int i = 0; i < t.n_nodes; i++) rejected += t.kind[i] == GR_REJECTED;
+        gr_credit_fill(&c, &t, &gr_estimator_grpo, NULL, 1e-6);
+        const gr_credit* member[] = {&c};
+        gr_denominators d = {0};
+        gr_denominators_add(&d, &c, &loss);
+        assert_int_equal(gr_pack_make(&all, member, 1, &loss, &d, 4096), GR_OK);
+        for (int i = 0; i < all.n_pieces; i++) {
+            gr_batch* b = &all.piece[i];
+            size_t bytes = (size_t)b->n_rows * sizeof *b->a_pos;
+            for (int k = 0; k < b->n_tokens; k++) {
+                assert_true(t.kind[node_of(&t, b->token[k])] != GR_REJECTED);
+            }
+            if (u.watched > 0) continue;
+            uint64_t pos = gr_hash64(b->a_pos, bytes, 0), neg = gr_hash64(b->a_neg, bytes, 0);
+            uint64_t old = gr_hash64(b->old_logp, bytes, 0);
+            gr_demos_apply(&s, b, b->old_logp);
+            assert_true(gr_hash64(b->a_pos, bytes, 0) == pos);
+            assert_true(gr_hash64(b->a_neg, bytes, 0) == neg);
+            assert_true(gr_hash64(b->old_logp, bytes, 0) == old);
+            plain += b->n_rows;
+        }
+    }
+    assert_true(rejected > 200 && plain > 500);
+    gr_tree_free(&t);
+    gr_credit_free(&c);
+    gr_pack_free(&all);
+}
+
 /* ---- with a model and a world ---------------------------------------------------------------- */
 
 #define GROUPS 5
@@ -455,6 +505,7 @@ int main(void)
         cmocka_unit_test(the_share_of_demonstrations_moves_with_the_run),
         cmocka_unit_test(rows_weigh_what_the_method_says),
         cmocka_unit_test(masks_leave_out_demonstrations_alone),
+        cmocka_unit_test(what_was_taken_back_is_in_no_row),
         cmocka_unit_test(a_rewind_is_the_state_before),
         cmocka_unit_test(demonstrations_are_measured_in_their_clean_context),
     };

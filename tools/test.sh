@@ -11,6 +11,7 @@ tools/install_packages.sh
 step "formatting and layers"
 git ls-files '*.c' '*.h' | xargs clang-format-14 --dry-run --Werror
 tools/check_layers.sh
+tools/check_invariants.sh
 
 step "programs that tests compare with, from PyPI"
 if [ ! -d build/peers ] && ! python3 -m pip install -q --root-user-action=ignore \
