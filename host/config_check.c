@@ -30,6 +30,8 @@ static const struct {
     {"proceed", "phi_scale", "proceed.weight=phi"},
     {"judge", "weights|blend", "scorer.name=judge"},
     {"judge", "chat|think", "!judge.model="},
+    {"judge", "reads", "judge.model="},
+    {"judge", "history", "judge.reads=text"},
     {"value", "coef", "value.backbone=shared"},
     {"warmstart", "load", "model.path="},
     {"warmstart", "steps", "warmstart.load="},

@@ -27,7 +27,7 @@ gr_status gr_judge_model_open(gr_judge_model* m, const gr_config* c, const gr_ju
         .sampling = {.temperature = s->temperature > 0 ? (float)s->temperature : 1,
                      .top_p = 1,
                      .greedy = s->temperature == 0},
-        .history = (int)s->history,
+        .history = s->reads == GR_JUDGE_READS_PATH ? GR_HAS_READ : (int)s->history,
         .max_tokens = (int)s->max_tokens,
         .max_calls = s->max_calls,
     };

@@ -11,7 +11,8 @@ typedef struct gr_judge {
     gr_engine* engine; /* borrowed; NULL: that of the policy */
     gr_dialog_format dialog;
     gr_sampling sampling;
-    int history, max_tokens;
+    int history; /* turns that it reads, or GR_HAS_READ: it answers behind the episode itself */
+    int max_tokens;
     int64_t max_calls; /* a tree; 0: any */
 } gr_judge;
 

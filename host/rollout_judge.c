@@ -5,8 +5,15 @@
  * are about: what is answered does not depend on when it was asked. Question and answer stand in no
  * tree; what stays of them is the node's score and what was said about it.
  *
+ * A model of its own, or one that reads a text, begins anew with every question. The policy can also
+ * answer behind its own episode (GR_HAS_READ), of which only the last observation is read again:
+ *
+ *     path ... [action][observation once more, question]  -> answer
+ *     path ... [action][observation]                         the episode, which knows nothing of it
+ *
  * At most max_live questions of all trees are out at once, which bounds the engine's queue. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "host/rollout_state.h"
 #include "host/scorer/answer.h"
@@ -20,38 +27,60 @@ bool gr_rollout_asks(const gr_rollout* r)
     return r->s->scorer->question != NULL && r->s->strategy->wants != NULL;
 }
 
-/* The question about a node as tokens, in r->judge_dialog.out. False: there is none. */
-static bool render(gr_rollout* r, const gr_tree* t, int node, int history)
+static int begin_anew(gr_rollout* r, const char* text, size_t n)
+{
+    const gr_chat_text* out = &r->judge_dialog.out;
+    gr_dialog_ask(&r->judge_dialog, text, (int)n);
+    GR_RESERVE(r->path, r->path_cap, out->n);
+    memcpy(r->path, out->token, (size_t)out->n * sizeof *r->path);
+    return out->n;
+}
+
+static int go_on(gr_rollout* r, const gr_tree* t, int node, const char* text, size_t n)
+{
+    gr_dialog_observe(&r->judge_dialog, t->token + t->token_begin[node], t->n_action[node], text,
+                      (int)n, false);
+    return gr_rollout_behind_action(r, t, node, &r->judge_dialog.out);
+}
+
+/* The context of the question about a node into r->path; returns its length, 0: there is none. */
+static int render(gr_rollout* r, const gr_tree* t, int node, int history)
 {
     char* text = NULL;
     size_t n = 0;
+    int n_context = 0;
     FILE* f = open_memstream(&text, &n);
     GR_ASSERT(f != NULL, "out of memory");
+    if (history == GR_HAS_READ) {
+        (void)fwrite(t->text + t->said_begin[node], 1, (size_t)t->n_said[node], f);
+    }
     bool asks = r->s->scorer->question(t, gr_envs_world(r->envs), node, history, f);
     bool whole = fclose(f) == 0;
     GR_ASSERT(whole, "out of memory");
-    if (asks) gr_dialog_ask(&r->judge_dialog, text, (int)n);
+    if (asks) {
+        n_context = history == GR_HAS_READ ? go_on(r, t, node, text, n) : begin_anew(r, text, n);
+    }
     free(text);
-    return asks;
+    return n_context;
 }
 
-static bool fits(const gr_rollout* r)
+static bool fits(const gr_rollout* r, int n_context)
 {
-    return r->judge_dialog.out.n + r->s->judge.max_tokens <= r->s->max_context;
+    return n_context + r->s->judge.max_tokens <= r->s->max_context;
 }
 
-static void submit(gr_rollout* r, const grower* g, int node)
+static void submit(gr_rollout* r, const grower* g, int node, int n_context)
 {
     const gr_judge* j = &r->s->judge;
-    const gr_chat_text* question = &r->judge_dialog.out;
     uint64_t uid = gr_key_join(g->tree->uid[node], KEY_JUDGE);
-    int seq = gr_engine_open_seq(r->judge);
+    int seq = j->history == GR_HAS_READ ? gr_rollout_open_behind(r, g->tree, node, n_context)
+                                        : gr_engine_open_seq(r->judge);
     GR_ASSERT(seq >= 0, "no KV sequence is left");
     gr_request request = {
         .tag = gr_rollout_tag(r, g, node) | ANSWER,
         .seq = seq,
-        .n_context = question->n,
-        .context = question->token,
+        .n_context = n_context,
+        .context = r->path,
         .n_children = 1,
         .uid = &uid,
         .sampling = j->sampling,
@@ -71,14 +100,15 @@ static void ask(gr_rollout* r, grower* g, int node)
     const gr_judge* j = &r->s->judge;
     int history = j->history;
     bool spent = j->max_calls > 0 && t->scorer_calls >= j->max_calls;
-    if (spent || !render(r, t, node, history)) {
+    int n = spent ? 0 : render(r, t, node, history);
+    if (n == 0) {
         g->n_answered++;
         return;
     }
     t->scorer_calls++;
-    while (!fits(r) && history > 0) (void)render(r, t, node, history /= 2);
-    if (fits(r)) {
-        submit(r, g, node);
+    while (!fits(r, n) && history > 0) n = render(r, t, node, history /= 2);
+    if (fits(r, n)) {
+        submit(r, g, node, n);
     } else {
         t->unanswered++;
         g->n_answered++;
@@ -106,7 +136,8 @@ void gr_rollout_on_answer(gr_rollout* r, const gr_reply* a)
     if (gr_answer_read(r->answer, (size_t)n, &answer)) {
         t->score[node] = r->s->scorer->hear(r->s->scorer_settings, t->score[node], answer.level);
         gr_tree_set_note(t, node, answer.critique, answer.n_critique);
-    } else {
+    } else { /* its words are kept for who reads the log */
+        gr_tree_set_note(t, node, r->answer, GR_MIN(n, GR_CRITIQUE_MAX - 1));
         t->unanswered++;
     }
     t->gen_tokens += a->n_tokens;

@@ -68,26 +68,29 @@ static void render_told(gr_rollout* r, const gr_tree* t, int about, int told)
                       n + t->n_said[parent], false);
 }
 
+int gr_rollout_behind_action(gr_rollout* r, const gr_tree* t, int node, const gr_chat_text* more)
+{
+    int n_action = t->n_action[node];
+    int n = gr_rollout_path(r, t, t->parent[node], n_action + more->n);
+    memcpy(r->path + n, t->token + t->token_begin[node], (size_t)n_action * sizeof *r->path);
+    memcpy(r->path + n + n_action, more->token, (size_t)more->n * sizeof *r->path);
+    return n + n_action + more->n;
+}
+
 /* The refiner's context into r->path; returns its length. What is told is in r->dialog.out. */
 static int render_context(gr_rollout* r, const gr_tree* t, int about, int told)
 {
-    int n_action = t->n_action[about], n_told = 0;
     if (told == GR_TOLD_NOTHING) return gr_rollout_path(r, t, t->parent[about], 0);
     render_told(r, t, about, told);
-    n_told = r->dialog.out.n;
-    int n = gr_rollout_path(r, t, t->parent[about], n_action + n_told);
-    memcpy(r->path + n, t->token + t->token_begin[about], (size_t)n_action * sizeof *r->path);
-    memcpy(r->path + n + n_action, r->dialog.out.token, (size_t)n_told * sizeof *r->path);
-    return n + n_action + n_told;
+    return gr_rollout_behind_action(r, t, about, &r->dialog.out);
 }
 
-/* A sequence of its own that holds what attempt `about` has in pages of the context. */
-static int open_context(gr_rollout* r, const gr_tree* t, int about, int n_context)
+int gr_rollout_open_behind(gr_rollout* r, const gr_tree* t, int node, int n_context)
 {
-    int shared = gr_tree_path_length(t, t->parent[about]) + t->n_action[about];
-    shared = GR_MIN(shared, n_context); /* told nothing, the context ends before the action */
-    int seq = t->seq[about] >= 0 ? gr_engine_fork_seq(r->engine, t->seq[about], shared)
-                                 : gr_engine_open_seq(r->engine);
+    int shared = gr_tree_path_length(t, t->parent[node]) + t->n_action[node];
+    shared = GR_MIN(shared, n_context);
+    int seq = t->seq[node] >= 0 ? gr_engine_fork_seq(r->engine, t->seq[node], shared)
+                                : gr_engine_open_seq(r->engine);
     GR_ASSERT(seq >= 0, "no KV sequence is left");
     return seq;
 }
@@ -95,7 +98,7 @@ static int open_context(gr_rollout* r, const gr_tree* t, int about, int n_contex
 static void ask_policy(gr_rollout* r, grower* g, int node, int n_context)
 {
     const gr_tree* t = g->tree;
-    int seq = open_context(r, t, t->about[node], n_context);
+    int seq = gr_rollout_open_behind(r, t, t->about[node], n_context);
     gr_request request = {
         .tag = gr_rollout_tag(r, g, node),
         .seq = seq,

@@ -69,6 +69,12 @@ void gr_rollout_act(gr_rollout* r, grower* g, int node);      /* its action goes
 
 /* ---- rollout_refine.c ------------------------------------------------------------------------ */
 
+/* The path to the end of the node's action, and `more` behind it, into r->path; returns its length.
+ * The node's observation is not in it: who is told something there reads it as a part of that. */
+int gr_rollout_behind_action(gr_rollout* r, const gr_tree* t, int node, const gr_chat_text* more);
+/* A sequence of its own that holds what the node has in pages of such a context, or of the clean
+ * one of n_context tokens that ends before the action. */
+int gr_rollout_open_behind(gr_rollout* r, const gr_tree* t, int node, int n_context);
 /* Carries out GR_REFINE. Nothing happens where the tree has no turn left for another attempt or the
  * refiner's context no token. */
 void gr_rollout_refine(gr_rollout* r, grower* g, const gr_decision* d);
@@ -84,8 +90,8 @@ bool gr_rollout_tells(const gr_rollout* r); /* the refiner reads observations on
 
 /* ---- rollout_judge.c ------------------------------------------------------------------------- */
 
-bool gr_rollout_asks(
-    const gr_rollout* r); /* the scorer asks a model, and the strategy the scorer */
+/* Whether the scorer asks a model, and the strategy the scorer. */
+bool gr_rollout_asks(const gr_rollout* r);
 /* Asks as many of the round's questions as there is room for. True: all are answered. */
 bool gr_rollout_judge(gr_rollout* r, grower* g);
 bool gr_rollout_is_answer(const gr_reply* a);

@@ -281,8 +281,7 @@ static const char* const small[] = {"device.threads=1",         "model.layers=1"
                                     "rollout.groups_per_step=4"};
 
 static const char* const asking[] = {"rollout.strategy=proceed", "scorer.name=model_critic",
-                                     "judge.temperature=1", "judge.max_tokens=24",
-                                     "judge.history=3"};
+                                     "judge.temperature=1", "judge.max_tokens=24"};
 
 static gr_status try_run(fixture* f, bool asks, int n_more, const char* const* more)
 {
@@ -383,27 +382,41 @@ static void assert_judged(const gr_tree* t)
     assert_int_equal(t->gen_tokens, actions + t->critic_tokens);
 }
 
+/* Rolls and checks; returns the hash. What was forwarded for contexts is added to *prefill. */
+static uint64_t judge_itself(const char* reads, const char* const* way, int64_t* prefill)
+{
+    const char* more[] = {reads, way[0], way[1]};
+    fixture f;
+    open_run(&f, ANSWERS, GR_COUNT(more), more);
+    roll(&f);
+    gr_tree sum = sums_of(&f);
+    for (int i = 0; i < GROUPS; i++) assert_judged(&f.tree[i]);
+    double share = (double)sum.unanswered / (double)sum.scorer_calls;
+    assert_true(sum.scorer_calls > 25 && share > 0.6 && share < 0.9); /* 3/4 */
+    assert_int_equal(f.run.engine.counts.gen_tokens[GR_FOR_JUDGE], sum.critic_tokens);
+    *prefill += f.run.engine.counts.prefill_tokens;
+    uint64_t hash = forest_hash(&f);
+    close_run(&f);
+    return hash;
+}
+
 static void the_policy_judges_itself_whatever_the_batch(void** state)
 {
     (void)state;
+    static const char* const reads[] = {"judge.reads=text", "judge.reads=path"};
     static const char* const ways[][2] = {{"rollout.max_live=64", "rollout.max_rows=512"},
                                           {"rollout.max_live=1", "rollout.max_rows=512"},
                                           {"rollout.max_live=7", "rollout.max_rows=16"},
                                           {"rollout.max_live=3", "rollout.kv_pages=260"}};
-    uint64_t first = 0;
-    for (int w = 0; w < GR_COUNT(ways); w++) {
-        fixture f;
-        open_run(&f, ANSWERS, 2, ways[w]);
-        roll(&f);
-        gr_tree sum = sums_of(&f);
-        for (int i = 0; i < GROUPS; i++) assert_judged(&f.tree[i]);
-        double share = (double)sum.unanswered / (double)sum.scorer_calls;
-        assert_true(sum.scorer_calls > 25 && share > 0.6 && share < 0.9); /* 3/4 */
-        assert_int_equal(f.run.engine.counts.gen_tokens[GR_FOR_JUDGE], sum.critic_tokens);
-        if (w == 0) first = forest_hash(&f);
-        assert_true(forest_hash(&f) == first);
-        close_run(&f);
+    int64_t prefill[2] = {0, 0};
+    for (int k = 0; k < 2; k++) {
+        uint64_t first = judge_itself(reads[k], ways[0], &prefill[k]);
+        for (int w = 1; w < GR_COUNT(ways); w++) {
+            int64_t other = 0;
+            assert_true(judge_itself(reads[k], ways[w], &other) == first);
+        }
     }
+    assert_true(4 * prefill[1] < 3 * prefill[0]); /* the episode was there already */
 }
 
 /* Random weights say nothing that could be read, and a critic whose questions are longer than its
@@ -541,6 +554,8 @@ static void settings_without_effect_are_refused(void** state)
     assert_refused("judge.max_tokens=2048", "run.seed=1", "judge.max_tokens = 2048 leaves no room");
     assert_refused("judge.chat=none", "run.seed=1", "judge.chat");
     assert_refused("judge.blend=0.5", "run.seed=1", "judge.blend");
+    assert_refused("judge.reads=path", "judge.history=3", "judge.history");
+    assert_refused("judge.reads=path", "judge.model=/nowhere", "judge.reads");
     assert_refused("scorer.name=judge", "judge.weights=progres=1", "judge.weights");
 }
 

@@ -5,7 +5,8 @@
  *     model_critic   what the last step was worth, with the reason (ProCeedRL's critic,
  *                    arXiv:2604.02006): level / 10
  *
- * The question is a text of its own: the task, the turns so far, what is asked. Its answer is read
+ * The question is a text of its own: the task, the turns so far, what is asked; or, where the policy
+ * judges itself and reads = path, what is asked alone, behind its own episode. Its answer is read
  * strictly (answer.h). Without one a judged state keeps its heuristic score, and a step is as good
  * as any, so that nobody intervenes. The words of both prompts are ours; the papers print none. */
 #include "host/scorer/judge.h"
@@ -16,6 +17,9 @@
 static const gr_setting table[] = {
     GR_SET_TEXT(S, weights, GR_WEIGHTS_DEFAULT, GR_WEIGHTS_HELP),
     GR_SET_REAL(S, blend, 0, 1, 0.7, "share of the model in a score, the rest is the heuristic's"),
+    GR_SET_CHOICE(S, reads, "text|path", GR_JUDGE_READS_TEXT,
+                  "a text about task and turns, or the question behind the episode as the policy "
+                  "saw it, whose KV pages are shared"),
     GR_SET_INT(S, history, 0, 1000, 16, "turns in front of the last one that the model reads"),
     GR_SET_INT(S, max_tokens, 8, 65536, 256, "most tokens of an answer"),
     GR_SET_REAL(S, temperature, 0, 100, 0, "of answers; 0: the most probable one"),
@@ -33,8 +37,8 @@ const gr_block gr_judge_block =
 enum { ACTION_MAX = 4096 }; /* bytes of an action that it sees, terminator included */
 
 static const char answer_with[] =
-    "\nAnswer with one JSON object and nothing else:\n"
-    "{\"critique\": \"one or two short sentences\", \"score\": a whole number from 0 to 10}\n";
+    "\nAnswer with one JSON object and nothing else, with a whole number from 0 to 10, like this:\n"
+    "{\"critique\": \"one or two short sentences\", \"score\": 5}\n";
 
 /* n bytes without the line ends behind them, then one. */
 static void put_text(FILE* f, const char* text, int n)
@@ -75,9 +79,13 @@ static bool ask_judge(const gr_tree* t, const gr_world* world, int node, int his
 {
     double certain = 0;
     if (gr_terminal_score(t, node, &certain)) return false;
-    fputs("You judge how an agent is doing in the middle of a task.\n\n", f);
-    put_task(f, t, world, node, history + 1);
-    put_turns(f, t, node, history + 1);
+    if (history == GR_HAS_READ) {
+        fputs("\nBefore you go on, judge how the task is going.\n", f);
+    } else {
+        fputs("You judge how an agent is doing in the middle of a task.\n\n", f);
+        put_task(f, t, world, node, history + 1);
+        put_turns(f, t, node, history + 1);
+    }
     fprintf(
         f,
         "\nTurn %d of at most %d is over. How likely is the agent to solve the task from here?\n"
@@ -90,11 +98,15 @@ static bool ask_judge(const gr_tree* t, const gr_world* world, int node, int his
 
 static bool ask_critic(const gr_tree* t, const gr_world* world, int node, int history, FILE* f)
 {
-    fputs("You review one step of an agent, knowing what came of it.\n\n", f);
-    put_task(f, t, world, node, history + 1);
-    put_turns(f, t, t->parent[node], history);
-    fputs("\nThe step to review:\n", f);
-    put_turn(f, t, node);
+    if (history == GR_HAS_READ) {
+        fputs("\nBefore you go on, review your last action, knowing what came of it.\n", f);
+    } else {
+        fputs("You review one step of an agent, knowing what came of it.\n\n", f);
+        put_task(f, t, world, node, history + 1);
+        put_turns(f, t, t->parent[node], history);
+        fputs("\nThe step to review:\n", f);
+        put_turn(f, t, node);
+    }
     fputs("\nWhat is this step worth?\n"
           "0 to 2: it does harm that cannot be undone, or was not understood.\n"
           "3 or 4: it brings nothing, or repeats what was done. 5 or 6: it explores.\n"

@@ -5,9 +5,11 @@
 #pragma once
 #include "host/scorer/scorer.h"
 
+enum { GR_JUDGE_READS_TEXT, GR_JUDGE_READS_PATH };
 typedef struct gr_judge_settings {
     char weights[GR_TEXT_MAX]; /* first, where gr_heuristic_score looks for them */
     double blend, temperature;
+    int reads;
     int64_t history, max_tokens, max_calls;
     char model[GR_TEXT_MAX], chat[GR_TEXT_MAX];
     bool think;

@@ -10,6 +10,7 @@
 #include "host/tree.h"
 
 #define GR_LEVELS 10 /* of critics: 0 does harm, 10 solves the task */
+enum { GR_HAS_READ = -1 };
 
 typedef struct gr_scorer gr_scorer;
 struct gr_scorer {
@@ -32,8 +33,8 @@ struct gr_scorer {
     int (*critique)(const void* settings, const gr_tree* t, int node, double score, char* text,
                     int cap);
     /* This and `hear` are NULL in scorers that ask no model. Writes what the model is to read about
-     * a node, with at most `history` turns in front of its last one. False: there is nothing to
-     * ask about it. */
+     * a node, with at most `history` turns in front of its last one; GR_HAS_READ: it has read them
+     * all as an agent, what is missing is the question. False: there is nothing to ask about it. */
     bool (*question)(const gr_tree* t, const gr_world* world, int node, int history, FILE* out);
     /* The score of a node that the model gave a level of 0 to GR_LEVELS, and `score` a score of
      * `before`. */
