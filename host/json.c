@@ -120,3 +120,10 @@ gr_status gr_json_read(const char* path, cJSON** object)
     free(text);
     return st;
 }
+
+int64_t gr_json_whole(const cJSON* item)
+{
+    if (!cJSON_IsNumber(item)) return -1;
+    double x = item->valuedouble;
+    return x >= 0 && x <= 0x1p53 && x == floor(x) ? (int64_t)x : -1;
+}

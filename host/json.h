@@ -22,3 +22,5 @@ struct cJSON;
 struct cJSON* gr_json_parse(const char* text, size_t n, const char** end);
 /* The object in a file. The caller deletes it. */
 GR_MUST_CHECK gr_status gr_json_read(const char* path, struct cJSON** object);
+/* A whole number of 0 to 2^53, which doubles hold exactly; -1 for anything else, NULL as well. */
+int64_t gr_json_whole(const struct cJSON* item);

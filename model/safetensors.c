@@ -19,9 +19,8 @@
 #include "model/half.h"
 #include "model/map.h"
 
-#define CHUNK      4096               /* elements converted at a time */
-#define MAX_HEADER (100 << 20)        /* bytes; the format's own limit */
-#define MAX_EXACT  9007199254740992.0 /* 2^53: integers of JSON are doubles */
+#define CHUNK      4096        /* elements converted at a time */
+#define MAX_HEADER (100 << 20) /* bytes; the format's own limit */
 
 typedef enum dtype { F64, F32, BF16, F16, N_DTYPES } dtype;
 static const struct {
@@ -220,14 +219,6 @@ static void unmap(file* f)
     free(f->tensor);
 }
 
-/* A JSON number that is a whole number >= 0; -1 for anything else. */
-static int64_t whole(const cJSON* number)
-{
-    if (!cJSON_IsNumber(number)) return -1;
-    double d = number->valuedouble;
-    return d >= 0 && d <= MAX_EXACT && d == floor(d) ? (int64_t)d : -1;
-}
-
 static gr_status parse_shape(const file* f, tensor* t, const cJSON* shape)
 {
     const cJSON* dim = NULL;
@@ -236,7 +227,7 @@ static gr_status parse_shape(const file* f, tensor* t, const cJSON* shape)
     t->n = 1;
     cJSON_ArrayForEach(dim, shape)
     {
-        int64_t size = whole(dim);
+        int64_t size = gr_json_whole(dim);
         if (size < 0 || t->n_dims == GR_COUNT(t->shape) ||
             __builtin_mul_overflow(t->n, size, &t->n)) {
             return GR_FAIL(GR_EDATA, "%s: tensor `%s`: impossible shape", f->path, t->name);
@@ -258,8 +249,8 @@ static gr_status parse_tensor(const file* f, tensor* t, const cJSON* item)
     }
     GR_TRY(parse_shape(f, t, cJSON_GetObjectItemCaseSensitive(item, "shape")));
     const cJSON* range = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
-    t->begin = whole(cJSON_GetArrayItem(range, 0));
-    t->end = whole(cJSON_GetArrayItem(range, 1));
+    t->begin = gr_json_whole(cJSON_GetArrayItem(range, 0));
+    t->end = gr_json_whole(cJSON_GetArrayItem(range, 1));
     int64_t bytes = 0;
     if (cJSON_GetArraySize(range) != 2 || t->begin < 0 || t->end < t->begin ||
         t->end > f->data_bytes ||

@@ -583,6 +583,8 @@ static void wrong_json_is_refused(void** state)
     refuse(MODEL("\"a\":0,\"b\":0", ""), "f: model.vocab: tokens `a` and `b` have the same id 0");
     refuse(MODEL("\"a\":99999999", ""),
            "f: model.vocab: token `a` has no sensible id among 1 tokens");
+    refuse(MODEL("\"a\":1e300", ""), "f: model.vocab: token `a` has no sensible id among 1 tokens");
+    refuse(MODEL("\"a\":0.5", ""), "f: model.vocab: token `a` has no sensible id among 1 tokens");
     refuse(MODEL("\"a\":-1", ""), "f: model.vocab: token `a` has no sensible id among 1 tokens");
     refuse(MODEL("\"a\":\"x\"", ""), "f: model.vocab: token `a` has no sensible id among 1 tokens");
     /* A merge names its result by its bytes, so none can lead back to itself. */

@@ -95,6 +95,11 @@ static double number(const cJSON* object, const char* key)
     return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
 }
 
+static int64_t whole(const cJSON* object, const char* key)
+{
+    return gr_json_whole(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
 static const char* text(const cJSON* object, const char* key)
 {
     const char* s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
@@ -287,7 +292,7 @@ static gr_status pass_over(options* o, gr_line_reader* r, bool find_step, tally*
     for (;;) {
         GR_TRY(gr_command_next_line(r, &tree));
         if (tree == NULL) return GR_OK;
-        int64_t step = (int64_t)number(tree, "step"), group = (int64_t)number(tree, "group");
+        int64_t step = whole(tree, "step"), group = whole(tree, "group");
         bool here = !find_step && step == o->step;
         bool met = here && (o->group < 0 || group == o->group) && matches(o, tree);
         bool wanted = met && (o->group >= 0 || o->json || n->shown < 3);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "host/command/command.h"
+#include "host/json.h"
 
 typedef struct options {
     gr_command_words words;
@@ -60,16 +61,15 @@ typedef struct record {
     bool sampled_elsewhere; /* the logged log-probs are those of another context */
 } record;
 
-static double number(const cJSON* object, const char* key)
+static int64_t whole(const cJSON* object, const char* key)
 {
-    const cJSON* item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+    return gr_json_whole(cJSON_GetObjectItemCaseSensitive(object, key));
 }
 
 static const cJSON* find(const cJSON* nodes, int64_t id)
 {
     const cJSON* node;
-    cJSON_ArrayForEach(node, nodes) if ((int64_t)number(node, "id") == id) return node;
+    cJSON_ArrayForEach(node, nodes) if (id >= 0 && whole(node, "id") == id) return node;
     return NULL;
 }
 
@@ -79,7 +79,7 @@ static void append_tokens(record* r, const cJSON* node, const char* key)
     cJSON_ArrayForEach(token, cJSON_GetObjectItemCaseSensitive(node, key))
     {
         GR_RESERVE(r->context, r->context_cap, r->n_context + 1);
-        r->context[r->n_context++] = (int32_t)token->valuedouble;
+        r->context[r->n_context++] = token->valueint;
     }
 }
 
@@ -88,7 +88,8 @@ static void append_path(record* r, const cJSON* nodes, int64_t id)
 {
     const cJSON* node = find(nodes, id);
     if (node == NULL) return;
-    if (number(node, "parent") >= 0) append_path(r, nodes, (int64_t)number(node, "parent"));
+    int64_t parent = whole(node, "parent");
+    if (parent >= 0 && parent < id) append_path(r, nodes, parent); /* damage makes no cycle */
     append_tokens(r, node, "tokens");
     append_tokens(r, node, "obs_tokens");
 }
@@ -97,7 +98,7 @@ static void append_path(record* r, const cJSON* nodes, int64_t id)
  * about that. */
 static gr_status append_attempt(record* r, const cJSON* nodes)
 {
-    const cJSON* about = find(nodes, (int64_t)number(r->node, "about"));
+    const cJSON* about = find(nodes, whole(r->node, "about"));
     const cJSON* told = cJSON_GetObjectItemCaseSensitive(r->node, "told");
     if (about == NULL) return GR_OK;
     if (cJSON_GetArraySize(told) > 0) {
@@ -118,8 +119,7 @@ static gr_status read_record(const options* o, record* r)
     gr_line_reader reader = {.file = f, .path = path};
     gr_status st;
     while ((st = gr_command_next_line(&reader, &r->tree)) == GR_OK && r->tree != NULL) {
-        if ((int64_t)number(r->tree, "step") == o->step &&
-            (int64_t)number(r->tree, "group") == o->group) {
+        if (whole(r->tree, "step") == o->step && whole(r->tree, "group") == o->group) {
             break;
         }
         cJSON_Delete(r->tree);
@@ -129,11 +129,11 @@ static gr_status read_record(const options* o, record* r)
     GR_TRY(st);
     const cJSON* nodes = cJSON_GetObjectItemCaseSensitive(r->tree, "nodes");
     r->node = find(nodes, o->node);
-    if (r->node == NULL || number(r->node, "parent") < 0) {
+    if (r->node == NULL || whole(r->node, "parent") < 0) {
         return GR_FAIL(GR_EARG, "%s: no acting node %lld:%lld:%lld", path, (long long)o->step,
                        (long long)o->group, (long long)o->node);
     }
-    append_path(r, nodes, (int64_t)number(r->node, "parent"));
+    append_path(r, nodes, whole(r->node, "parent"));
     return append_attempt(r, nodes);
 }
 
@@ -174,7 +174,7 @@ static void print_comparison(const gr_run* run, const record* r, const gr_reply*
     bool same = n == a->n_tokens;
     double worst = 0;
     for (int i = 0; i < n && i < a->n_tokens; i++) {
-        same = same && (int32_t)cJSON_GetArrayItem(tokens, i)->valuedouble == a->token[i];
+        same = same && cJSON_GetArrayItem(tokens, i)->valueint == a->token[i];
         worst = fmax(worst, fabs(cJSON_GetArrayItem(logps, i)->valuedouble - a->logp[i]));
     }
     char text[65536];

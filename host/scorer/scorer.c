@@ -5,10 +5,11 @@
 #include <string.h>
 
 const gr_scorer* const gr_scorers[] = {
-    &gr_scorer_heuristic,    &gr_scorer_noisy,       &gr_scorer_random,
-    &gr_scorer_constant,     &gr_scorer_reward_only, &gr_scorer_rule_critic,
-    &gr_scorer_hidden_tests, &gr_scorer_judge,       &gr_scorer_model_critic,
-    NULL,
+    &gr_scorer_heuristic,    &gr_scorer_noisy,
+    &gr_scorer_random,       &gr_scorer_constant,
+    &gr_scorer_reward_only,  &gr_scorer_rule_critic,
+    &gr_scorer_hidden_tests, &gr_scorer_judge,
+    &gr_scorer_model_critic, NULL,
 };
 
 const gr_scorer* gr_scorer_find(const char* name)

@@ -183,13 +183,12 @@ static gr_status decoder(reader* r, const cJSON* step)
 GR_MUST_CHECK static gr_status take_id(const reader* r, const char* key, const char* token,
                                        const cJSON* id, int64_t n, int64_t* out)
 {
-    double x = cJSON_IsNumber(id) ? id->valuedouble : -1;
+    *out = gr_json_whole(id);
     /* Gaps are allowed, a huge table for a few tokens is not. */
-    if (!(x >= 0) || x != (double)(int64_t)x || x >= (double)GR_MIN(GR_MAX_TOKENS, 4 * n + 65536)) {
+    if (*out < 0 || *out >= GR_MIN(GR_MAX_TOKENS, 4 * n + 65536)) {
         return GR_FAIL(GR_EDATA, "%s: %s: token `%s` has no sensible id among %lld tokens", r->name,
                        key, shown(token), (long long)n);
     }
-    *out = (int64_t)x;
     return GR_OK;
 }
 
