@@ -48,6 +48,39 @@ static simt_machine machine = {CUDART_VERSION, 1, 9};
 
 static CUstream_st* stream_of(cudaStream_t s) { return s == nullptr ? &stream_0 : s; }
 
+/* A range that a copy read or wrote. Stamping its words is slow, and most copies are over before
+ * another stream has work: they wait here until one has. All are of one stream. */
+struct Copied {
+    const void* p;
+    size_t bytes;
+    Access kind;
+    const void* pc;
+    Work work;
+};
+static std::vector<Copied> copied;
+
+static bool over(const Work& w, const Clock& clock)
+{
+    return (size_t)w.stream < clock.size() && clock[(size_t)w.stream] >= w.count;
+}
+
+/* True if another stream may still be at work while the current one goes on. */
+static bool others_run()
+{
+    const Clock& clock = seen[(size_t)running];
+    for (size_t s = 0; s < seen.size(); s++)
+        if ((int)s != running && s < seen[s].size() && (s >= clock.size() || clock[s] < seen[s][s]))
+            return true;
+    return false;
+}
+
+static void stamp_copies()
+{
+    for (const Copied& c : copied)
+        if (!over(c.work, host)) stamp_copy(c.p, c.bytes, c.kind, c.pc, c.work.first_epoch);
+    copied.clear();
+}
+
 void begin_work(cudaStream_t s, uint32_t first_epoch)
 {
     const CUstream_st* stream = stream_of(s);
@@ -59,6 +92,7 @@ void begin_work(cudaStream_t s, uint32_t first_epoch)
     clock->resize(std::max(clock->size(), streams.size()));
     running = stream->number;
     several |= !works.empty() && works.back().stream != running;
+    if (!copied.empty() && copied.back().work.stream != running) stamp_copies();
     works.push_back({first_epoch, running, ++(*clock)[(size_t)running]});
 }
 
@@ -77,10 +111,11 @@ bool finished_before(uint32_t epoch)
 static cudaError_t wait_for(cudaStream_t s)
 {
     join(&host, seen[(size_t)stream_of(s)->number]);
+    if (!copied.empty() && over(copied.back().work, host)) copied.clear();
     return pending_error();
 }
 
-/* A copy or a clear is work of its stream like a launch. One stream beside stream 0 orders all. */
+/* A copy or a clear is work of its stream like a launch. */
 static void begin_copy(cudaStream_t s)
 {
     grid.name = "none, a copy";
@@ -89,7 +124,13 @@ static void begin_copy(cudaStream_t s)
 static void touch(const void* p, size_t bytes, Access kind, const void* pc)
 {
     host_access(p, bytes);
-    if (pending_error() == cudaSuccess && streams.size() > 2) copy_access(p, bytes, kind, pc);
+    if (pending_error() != cudaSuccess || !is_device(p)) return;
+    if (others_run()) {
+        check_copy(p, bytes, kind, pc);
+        stamp_copy(p, bytes, kind, pc, last_epoch);
+    } else {
+        copied.push_back({p, bytes, kind, pc, works.back()});
+    }
 }
 
 static void copy_bytes(void* dst, const void* src, size_t bytes, cudaStream_t s, const void* pc)
@@ -97,9 +138,12 @@ static void copy_bytes(void* dst, const void* src, size_t bytes, cudaStream_t s,
     begin_copy(s);
     touch(src, bytes, READ, pc);
     touch(dst, bytes, WRITE, pc);
-    open_device(true);
-    if (pending_error() == cudaSuccess) memcpy(dst, src, bytes);
-    open_device(false);
+    if (pending_error() != cudaSuccess) return;
+    open_around(src, true);
+    open_around(dst, true);
+    memcpy(dst, src, bytes);
+    open_around(src, false);
+    open_around(dst, false);
 }
 
 } // namespace simt
@@ -158,6 +202,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 cudaError_t cudaDeviceSynchronize()
 {
     for (const Clock& c : seen) join(&host, c);
+    copied.clear();
     return pending_error();
 }
 
@@ -231,9 +276,10 @@ cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t s)
 {
     begin_copy(s);
     touch(dst, bytes, WRITE, __builtin_return_address(0));
-    open_device(true);
-    if (pending_error() == cudaSuccess) memset(dst, value, bytes);
-    open_device(false);
-    return pending_error();
+    if (pending_error() != cudaSuccess) return pending_error();
+    open_around(dst, true);
+    memset(dst, value, bytes);
+    open_around(dst, false);
+    return cudaSuccess;
 }
 }

@@ -132,12 +132,14 @@ void reset_shared();
 void check_access(const void* p, int size, Access kind, const void* pc); /* counts nothing */
 void set_pending(uint32_t offset, int size, bool pending);
 void start_block_memory();
-void host_access(const void* p, size_t bytes);                              /* of a copy: bounds */
-void copy_access(const void* p, size_t bytes, Access kind, const void* pc); /* and order */
-char* allocate_device(size_t bytes);                                        /* NULL: no room */
+void host_access(const void* p, size_t bytes);                             /* of a copy: bounds */
+void check_copy(const void* p, size_t bytes, Access kind, const void* pc); /* and order */
+void stamp_copy(const void* p, size_t bytes, Access kind, const void* pc, uint32_t epoch);
+char* allocate_device(size_t bytes); /* NULL: no room */
 bool release_device(void* p);
 bool is_device(const void* p);
-void open_device(bool open); /* to a kernel or a copy */
+void open_device(bool open);                /* all of it, to a kernel */
+void open_around(const void* p, bool open); /* the allocation there, to a copy */
 Memory read_memory();
 
 /* ---- count.cpp ------------------------------------------------------------------------------------ */

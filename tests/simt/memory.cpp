@@ -44,7 +44,8 @@ struct Allocation {
     uint64_t size;
     bool live;
 };
-static std::map<uint64_t, Allocation> allocations; /* by offset */
+static std::map<uint64_t, Allocation> allocations; /* by offset, freed ones as well */
+typedef std::map<uint64_t, Allocation>::iterator Found;
 
 /* ---- order ---------------------------------------------------------------------------------------- */
 
@@ -210,17 +211,17 @@ static void* reserve(uint64_t bytes, int protection)
     return p;
 }
 
-static size_t guarded; /* guard.h */
+static size_t guarded;                      /* guard.h */
+static std::map<uint64_t, uint64_t> closed; /* size by offset: live, shut while host code runs */
 static void protect(uint64_t offset, uint64_t size, int protection)
 {
     const uint64_t from = offset / PAGE * PAGE, to = (offset + size + PAGE - 1) / PAGE * PAGE;
     if (mprotect(arena + from, to - from, protection) != 0) abort();
 }
+static int protection(bool open) { return open ? PROT_READ | PROT_WRITE : PROT_NONE; }
 void open_device(bool open)
 {
-    for (const auto& a : allocations)
-        if (a.second.live && a.second.size <= guarded)
-            protect(a.first, a.second.size, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    for (const auto& a : closed) protect(a.first, a.second, protection(open));
 }
 
 static void on_fault(int number, siginfo_t* info, void* context)
@@ -242,6 +243,9 @@ static void guard(size_t most)
     if (sigaction(SIGSEGV, &action, nullptr) != 0) abort();
     open_device(true);
     guarded = most;
+    closed.clear();
+    for (const auto& a : allocations)
+        if (a.second.live && a.second.size <= guarded) closed[a.first] = a.second.size;
     open_device(false);
 }
 
@@ -260,7 +264,10 @@ char* allocate_device(size_t bytes)
     memset(arena + arena_used, 0xff, whole);
     arena_used += whole + PAGE;
     allocations[offset] = {bytes, true};
-    if (bytes <= guarded) protect(offset, bytes, PROT_NONE);
+    if (bytes <= guarded) {
+        closed[offset] = bytes;
+        protect(offset, bytes, PROT_NONE);
+    }
     return arena + offset;
 }
 
@@ -270,6 +277,7 @@ bool release_device(void* p)
         is_device(p) ? allocations.find((uint64_t)((char*)p - arena)) : allocations.end();
     if (a == allocations.end() || !a->second.live) return false;
     a->second.live = false;
+    closed.erase(a->first);
     const uint64_t from = a->first / PAGE * PAGE;
     const uint64_t to = (a->first + a->second.size + PAGE - 1) / PAGE * PAGE;
     (void)madvise(arena + from, to - from, MADV_DONTNEED);
@@ -286,17 +294,41 @@ Memory read_memory()
     return all;
 }
 
-/* The reason why [offset, offset + size) is not all inside one live allocation, or "". Offsets are
- * signed: a wild index may point before the arena. */
+/* The allocation at or below an offset. Offsets are signed: a wild index may point before the arena. */
+static Found below(int64_t offset)
+{
+    Found a = allocations.upper_bound((uint64_t)std::max<int64_t>(offset, 0));
+    return offset < 0 || a == allocations.begin() ? allocations.end() : --a;
+}
+
+static bool holds(Found a, int64_t offset, uint64_t size)
+{
+    return a != allocations.end() && a->second.live && offset >= (int64_t)a->first &&
+           (uint64_t)offset - a->first + size <= a->second.size;
+}
+
+/* A copy opens what it touches, a kernel all. */
+void open_around(const void* p, bool open)
+{
+    if (closed.empty() || !is_device(p)) return;
+    const Found a = below((const char*)p - arena);
+    if (a != allocations.end() && closed.count(a->first) != 0)
+        protect(a->first, a->second.size, protection(open));
+}
+
+/* The reason why [offset, offset + size) is not all inside one live allocation, or "". */
 static std::string outside(int64_t offset, uint64_t size)
 {
-    auto a = allocations.upper_bound((uint64_t)std::max<int64_t>(offset, 0));
-    if (offset < 0 || a == allocations.begin()) return "before every allocation";
-    --a;
-    const uint64_t at = (uint64_t)offset - a->first;
-    if (at + size <= a->second.size && a->second.live) return "";
-    return std::to_string(size) + " bytes at byte " + std::to_string(at) + " of " +
-           (a->second.live ? "" : "freed ") + std::to_string(a->second.size);
+    static Found last = allocations.end(); /* most accesses meet the one of the access before */
+    if (holds(last, offset, size)) return "";
+    const Found a = below(offset);
+    if (a == allocations.end()) return "before every allocation";
+    if (holds(a, offset, size)) {
+        last = a;
+        return "";
+    }
+    return std::to_string(size) + " bytes at byte " + std::to_string((uint64_t)offset - a->first) +
+           " of " + (a->second.live ? "" : "freed ") + std::to_string(a->second.size);
 }
 
 static bool report_outside(int64_t offset, int size, const void* pc)
@@ -374,31 +406,36 @@ void host_access(const void* p, size_t bytes)
     if (!reason.empty()) set_error(cudaErrorInvalidValue, "copy out of bounds: " + reason);
 }
 
-/* A word that a launch of another stream may still write, or read while this copy writes it. */
-static void check_copied(Cell* c, unsigned bytes, Access kind, const void* pc)
+template <class F> static void for_device_words(const void* p, size_t bytes, F f)
 {
-    const Stamp here = {last_epoch, 0, 0, pack_pc(pc), 0, (uint8_t)bytes, false};
-    const auto races = [bytes](const Stamp& e) {
-        return e.epoch != 0 && (e.bytes & bytes) && !finished_before(e.epoch);
-    };
-    const Stamp* other = std::find_if(c->writer, c->writer + 2, races);
-    const bool written = other != c->writer + 2;
-    if (!written && kind == WRITE) other = std::find_if(c->reader, c->reader + 2, races);
-    if (written || (kind == WRITE && other != c->reader + 2))
-        defect(pc, "race in global memory", "a copy %s what work of another stream %s at %s",
-               kind == READ ? "reads" : "writes", written ? "may still write" : "may still read",
-               place(unpack_pc(other->pc)).c_str());
-    if (kind == READ)
-        c->reader[0] = here;
-    else
-        c->writer[0] = here;
+    for_words(device_cells, (uint64_t)((const char*)p - arena), bytes, f);
 }
 
-void copy_access(const void* p, size_t bytes, Access kind, const void* pc)
+/* Words that a launch of another stream may still write, or read while this copy writes them. */
+void check_copy(const void* p, size_t bytes, Access kind, const void* pc)
 {
-    if (is_device(p))
-        for_words(device_cells, (uint64_t)((const char*)p - arena), bytes,
-                  [&](Cell* c, unsigned mask) { check_copied(c, mask, kind, pc); });
+    for_device_words(p, bytes, [&](Cell* c, unsigned mask) {
+        const auto races = [mask](const Stamp& e) {
+            return e.epoch != 0 && (e.bytes & mask) && !finished_before(e.epoch);
+        };
+        const Stamp* other = std::find_if(c->writer, c->writer + 2, races);
+        const bool written = other != c->writer + 2;
+        if (!written && kind == WRITE) other = std::find_if(c->reader, c->reader + 2, races);
+        if (written || (kind == WRITE && other != c->reader + 2))
+            defect(pc, "race in global memory", "a copy %s what work of another stream %s at %s",
+                   kind == READ ? "reads" : "writes",
+                   written ? "may still write" : "may still read",
+                   place(unpack_pc(other->pc)).c_str());
+    });
+}
+
+/* Leaves the copy of that epoch in its words, but for those that later work has met since. */
+void stamp_copy(const void* p, size_t bytes, Access kind, const void* pc, uint32_t epoch)
+{
+    for_device_words(p, bytes, [&](Cell* c, unsigned mask) {
+        Stamp* last = kind == READ ? c->reader : c->writer;
+        if (last->epoch <= epoch) *last = {epoch, 0, 0, pack_pc(pc), 0, (uint8_t)mask, false};
+    });
 }
 
 } // namespace simt
