@@ -1,22 +1,25 @@
-/* bench_decode.c - how fast a 135M model samples, and where the time goes.
- *
- *     bench_decode [device] [fp32|bf16] [threads] [repeats]      default: cpu fp32 0 3
+/* bench_decode.c - bench decode [key=value ...]: how fast a model samples, and where the time goes.
  *
  * Decodes batches of 1, 8 and 32 paths of 32 to 80 tokens and 32 leaves of one 1,000-token prefix with
- * random weights, greedily and sampled. Prints one JSON line per case: tokens per second, milliseconds
- * per step, and each op's share of the time; the best of the repeats is reported. */
+ * random weights, greedily and sampled. One JSON line per case: tokens per second and milliseconds per
+ * step of the best repeat, the repeats' median and percentiles, what a step must read and multiply, and
+ * each op's share of the time where an op has run when it returns. Bytes are weights and keys, each
+ * once; flop are those of the weights, attention not counted. Before anything is timed, a small
+ * model's first log-probs are compared with fp64. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "model/engine.h"
+
+#include <math.h>
 
 enum { MAX_BATCH = 32, MAX_CONTEXT = 1104, STEPS = 48 };
 
 typedef struct options {
+    bench_options all;
     gr_model_config model;
-    gr_dev_options device;
-    int repeats;
 } options;
 
 /* The shape of a 135M Llama: 30 layers, width 576, vocabulary 49152. */
@@ -140,7 +143,6 @@ static void clocks_install(clocks* k, gr_dev* dev)
 
 typedef struct bench {
     const options* o;
-    FILE* out;
     gr_dev dev;
     clocks clocks;
     gr_arena host, device;
@@ -163,16 +165,16 @@ static void bench_layout(bench* b)
 static gr_status bench_open(bench* b)
 {
     void* block = NULL;
-    GR_TRY(gr_dev_open(&b->dev, &b->o->device));
+    GR_TRY(gr_dev_open(&b->dev, &b->o->all.device));
     bench_layout(b);
     b->host = (gr_arena){.base = calloc(1, b->host.used), .cap = b->host.used};
-    if (b->host.base == NULL) return GR_FAIL(GR_ENOMEM, "bench_decode: out of memory");
+    if (b->host.base == NULL) return GR_FAIL(GR_ENOMEM, "out of memory");
     GR_TRY(gr_dev_alloc(&b->dev, &block, b->device.used));
     b->device = (gr_arena){.base = block, .cap = b->device.used};
     bench_layout(b);
     gr_weights_init(&b->w, 1);
     gr_weights_publish(&b->w);
-    clocks_install(&b->clocks, &b->dev);
+    if (bench_ops_block(&b->dev)) clocks_install(&b->clocks, &b->dev);
     return GR_OK;
 }
 
@@ -208,6 +210,7 @@ static void submit(bench* b, const decode_case* c, bool greedy)
         }
         for (int i = 0; i < c->n_children; i++) uid[i] = gr_key_join(key, (uint64_t)i);
         gr_engine_submit(&b->e, &(gr_request){
+                                    .tag = (uint64_t)q,
                                     .seq = gr_engine_open_seq(&b->e),
                                     .context = context,
                                     .n_context = c->n_context,
@@ -240,61 +243,137 @@ static gr_status run_once(bench* b, const decode_case* c, bool greedy, timing* t
     return GR_OK;
 }
 
-static void report(const bench* b, const decode_case* c, bool greedy, const timing* t)
+/* Least that a step reads, halfway through: weights, and each key and value of the pages once. */
+static double step_bytes(const bench* b, const decode_case* c)
 {
-    int batch = c->n_requests * c->n_children;
+    const gr_model_config* m = &b->o->model;
+    const double keys = c->n_requests * (c->n_context + c->n_children * STEPS / 2.0);
+    const double per_key = 2.0 * m->kv_heads * m->head_dim * m->layers;
+    return ((double)b->w.n_params + keys * per_key) * (double)b->dev.real_bytes;
+}
+
+static void report(const bench* b, const decode_case* c, bool greedy, const timing* t,
+                   const bench_times* s)
+{
+    const int batch = c->n_requests * c->n_children;
+    const double bytes = step_bytes(b, c), flop = 2.0 * (double)b->w.n_params * batch;
     double rest = t->decode_s;
-    fprintf(b->out, "{\"bench\": \"decode\", \"device\": \"%s\", \"case\": \"%s\", ", b->dev.detail,
-            c->name);
-    fprintf(b->out, "\"sampling\": \"%s\", \"tokens_per_s\": %.1f, \"ms_per_step\": %.2f, ",
-            greedy ? "greedy" : "full", batch * STEPS / t->decode_s, t->decode_s / STEPS * 1e3);
-    fprintf(b->out, "\"prefill_tokens_per_s\": %.0f, \"share\": {",
-            c->n_requests * c->n_context / t->prefill_s);
-    for (int i = 0; i < N_TIMED; i++) {
-        rest -= t->op_s[i];
-        fprintf(b->out, "\"%s\": %.4f, ", timed_name[i], t->op_s[i] / t->decode_s);
+    printf("{\"bench\": \"decode\", \"case\": \"%s\", \"sampling\": \"%s\", ", c->name,
+           greedy ? "greedy" : "full");
+    printf("\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"median_ms\": %.3f, \"p10_ms\": %.3f, "
+           "\"p90_ms\": %.3f, \"prefill_tokens_per_s\": %.0f, ",
+           batch * STEPS / s->best, s->best / STEPS * 1e3, s->median / STEPS * 1e3,
+           s->p10 / STEPS * 1e3, s->p90 / STEPS * 1e3, c->n_requests * c->n_context / t->prefill_s);
+    printf("\"mbytes\": %.1f, \"gb_s\": %.2f, \"gflop\": %.3f, \"gflop_s\": %.1f, ", bytes * 1e-6,
+           bytes * STEPS / s->median * 1e-9, flop * 1e-9, flop * STEPS / s->median * 1e-9);
+    if (bench_ops_block(&b->dev)) {
+        printf("\"share\": {");
+        for (int i = 0; i < N_TIMED; i++) {
+            rest -= t->op_s[i];
+            printf("\"%s\": %.4f, ", timed_name[i], t->op_s[i] / t->decode_s);
+        }
+        printf("\"host\": %.4f}, ", rest / t->decode_s);
     }
-    fprintf(b->out, "\"host\": %.4f}}\n", rest / t->decode_s);
-    (void)fflush(b->out);
+    bench_end_line(&b->dev);
 }
 
 static gr_status run_case(bench* b, const decode_case* c, bool greedy)
 {
     timing best = {0};
-    for (int i = 0; i < b->o->repeats; i++) {
+    const int n = b->o->all.repeats;
+    double* seconds = malloc((size_t)n * sizeof *seconds);
+    GR_ASSERT(seconds != NULL);
+    gr_status st = GR_OK;
+    for (int i = 0; i < n && st == GR_OK; i++) {
         timing t;
-        GR_TRY(run_once(b, c, greedy, &t));
+        st = run_once(b, c, greedy, &t);
+        seconds[i] = t.decode_s;
         if (i == 0 || t.decode_s < best.decode_s) best = t;
     }
-    report(b, c, greedy, &best);
-    return GR_OK;
+    if (st == GR_OK) {
+        const bench_times s = bench_sort(seconds, n);
+        report(b, c, greedy, &best, &s);
+    }
+    free(seconds);
+    return st;
 }
 
-static gr_status bench_decode(const options* o, FILE* out)
+/* ---- check ------------------------------------------------------------------------------------------- */
+
+enum { CHECKED = 5 };
+
+/* Log-probs of the most probable first token of each path. */
+static gr_status first_logps(const options* o, double* logp)
 {
-    bench b = {.o = o, .out = out};
+    static const decode_case c = {"check", CHECKED, 1, 40};
+    bench b = {.o = o};
+    gr_reply reply;
     gr_status st = GR_OK;
     GR_GOTO(st, bench_open(&b), close);
-    for (int i = 0; i < GR_COUNT(cases); i++) {
-        for (int greedy = 1; greedy >= 0; greedy--) {
-            GR_GOTO(st, run_case(&b, &cases[i], greedy == 1), close);
-        }
-    }
+    gr_engine_reset(&b.e);
+    submit(&b, &c, true);
+    while (!gr_engine_idle(&b.e)) GR_GOTO(st, gr_engine_step(&b.e), close);
+    while (gr_engine_poll(&b.e, &reply)) logp[reply.tag] = reply.logp[0];
 close:
     bench_close(&b);
     return st;
 }
 
-int main(int argc, char** argv)
+static gr_status check(const options* o)
 {
-    options o = {
-        .model = model_135m(),
-        .device = {.name = argc > 1 ? argv[1] : "cpu",
-                   .dtype = argc > 2 && strcmp(argv[2], "bf16") == 0 ? GR_BF16 : GR_F32,
-                   .threads = argc > 3 ? atoi(argv[3]) : 0},
-        .repeats = argc > 4 ? atoi(argv[4]) : 3,
-    };
-    if (bench_decode(&o, stdout) == GR_OK) return 0;
-    fprintf(stderr, "bench_decode: %s\n", gr_last_error_text());
-    return 1;
+    options small = *o, exact;
+    double got[CHECKED] = {0}, want[CHECKED] = {0};
+    const double bound = o->all.device.dtype == GR_BF16 ? 5e-2 : 1e-4;
+    small.model.layers = 2, small.model.width = 64, small.model.mlp = 96, small.model.vocab = 500;
+    small.model.heads = 4, small.model.kv_heads = 2, small.model.head_dim = 16;
+    exact = small;
+    exact.all.device = (gr_dev_options){.name = "cpu:base", .dtype = GR_F64, .threads = 1};
+    GR_TRY(first_logps(&small, got));
+    GR_TRY(first_logps(&exact, want));
+    for (int i = 0; i < CHECKED; i++)
+        if (!(fabs(got[i] - want[i]) <= bound) || want[i] >= 0)
+            return GR_FAIL(GR_EDATA, "wrong: log-prob %g, in fp64 %g", got[i], want[i]);
+    return GR_OK;
 }
+
+/* ---- the part ---------------------------------------------------------------------------------------- */
+
+#define MODEL_KEYS(o)                                                               \
+    {                                                                               \
+        {"layers", &(o)->model.layers, 1}, {"width", &(o)->model.width, 2},         \
+            {"heads", &(o)->model.heads, 1}, {"kv_heads", &(o)->model.kv_heads, 1}, \
+            {"head_dim", &(o)->model.head_dim, 2}, {"mlp", &(o)->model.mlp, 1},     \
+            {"vocab", &(o)->model.vocab, 2},                                        \
+    }
+
+static options defaults(void)
+{
+    return (options){.all = {.device = {.name = "cpu"}, .repeats = 3}, .model = model_135m()};
+}
+
+static void list(void)
+{
+    options o = defaults();
+    const bench_key key[] = MODEL_KEYS(&o);
+    for (int i = 0; i < GR_COUNT(cases); i++) printf("    %s\n", cases[i].name);
+    bench_list_keys(key, GR_COUNT(key));
+}
+
+static gr_status run(int n, char** word)
+{
+    options o = defaults();
+    const bench_key key[] = MODEL_KEYS(&o);
+    bench b = {.o = &o};
+    gr_status st = GR_OK;
+    GR_TRY(bench_take_all(&o.all, key, GR_COUNT(key), n, word));
+    GR_TRY(check(&o));
+    GR_GOTO(st, bench_open(&b), close);
+    for (int i = 0; i < GR_COUNT(cases); i++)
+        for (int greedy = 1; greedy >= 0; greedy--)
+            GR_GOTO(st, run_case(&b, &cases[i], greedy == 1), close);
+close:
+    bench_close(&b);
+    return st;
+}
+
+const bench_part bench_decode = {"decode", "sampling from a model with random weights", list, run};

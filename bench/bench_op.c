@@ -1,13 +1,12 @@
-/* bench_op.c - how fast single ops are, on any device.
+/* bench_op.c - bench op NAME|all [key=value ...]: how fast single ops are, on any device.
  *
- *     bench_op --list                                    ops, the shape keys they read, defaults
- *     bench_op NAME|all [key=value ...]                  e.g. bench_op matmul n=8 m=1536 k=576
- *     keys: device=cpu dtype=fp32|bf16 threads=0 repeats=20 flush_mb=256, and those of the shape
+ * E.g. bench op matmul n=8 m=1536 k=576. Keys of its own: flush_mb=256, and those of the shape.
  *
  * Before it is timed, an op runs on a small shape and is compared with the cpu device in fp64. Between
  * repeats a buffer larger than the caches is written. One JSON line per op: median, 10th and 90th
  * percentile, the bytes and flop it needs at least, rates, and the ratio of its bytes per second to
  * those of kv_copy, a plain copy, in the same run. */
+#include "bench/bench.h"
 #include "bench/op.h"
 
 #include <math.h>
@@ -17,8 +16,8 @@
 
 typedef struct options {
     const char* name;
-    gr_dev_options device;
-    int64_t repeats, flush_mb;
+    bench_options all;
+    int flush_mb;
     int n_keys;
     char** key; /* key=value of the shape */
 } options;
@@ -37,35 +36,17 @@ static int64_t* field_of(op_shape* s, const char* key, size_t n)
     return NULL;
 }
 
-static const char* value_of(const char* word, const char* key)
-{
-    const size_t n = strlen(key);
-    return strncmp(word, key, n) == 0 && word[n] == '=' ? word + n + 1 : NULL;
-}
-
 static gr_status take_word(options* o, char* word)
 {
-    const char* value;
-    op_shape any;
+    const bench_key own = {"flush_mb", &o->flush_mb, 0};
     const char* equals = strchr(word, '=');
-    if (equals == NULL) return GR_FAIL(GR_EARG, "%s: not key=value", word);
-    if ((value = value_of(word, "device")) != NULL) {
-        o->device.name = value;
-    } else if ((value = value_of(word, "dtype")) != NULL) {
-        if (strcmp(value, "fp32") != 0 && strcmp(value, "bf16") != 0)
-            return GR_FAIL(GR_EARG, "%s: fp32 or bf16", word);
-        o->device.dtype = strcmp(value, "bf16") == 0 ? GR_BF16 : GR_F32;
-    } else if ((value = value_of(word, "threads")) != NULL) {
-        o->device.threads = atoi(value);
-    } else if ((value = value_of(word, "repeats")) != NULL) {
-        o->repeats = GR_MAX(atoi(value), 1);
-    } else if ((value = value_of(word, "flush_mb")) != NULL) {
-        o->flush_mb = GR_MAX(atoi(value), 0);
-    } else if (field_of(&any, word, (size_t)(equals - word)) != NULL) {
-        o->key[o->n_keys++] = word;
-    } else {
-        return GR_FAIL(GR_EARG, "%s: no such key; bench_op --list shows them", word);
-    }
+    op_shape any;
+    bool taken;
+    GR_TRY(bench_take(&o->all, &own, 1, word, &taken));
+    if (taken) return GR_OK;
+    if (equals == NULL || field_of(&any, word, (size_t)(equals - word)) == NULL)
+        return GR_FAIL(GR_EARG, "%s: no such key; bench --list shows them", word);
+    o->key[o->n_keys++] = word;
     return GR_OK;
 }
 
@@ -173,14 +154,9 @@ static gr_status check(const op_case* c, gr_dev* dev, const op_shape* s)
 /* ---- timing ----------------------------------------------------------------------------------------- */
 
 typedef struct timing {
-    double median, p10, p90, bytes, flop;
+    bench_times s;
+    double bytes, flop;
 } timing;
-
-static int by_value(const void* a, const void* b)
-{
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
 
 static void time_runs(const options* o, const op_case* c, op_run* r, double* seconds)
 {
@@ -188,7 +164,7 @@ static void time_runs(const options* o, const op_case* c, op_run* r, double* sec
     const size_t flush = (size_t)o->flush_mb << 20;
     void* cold = NULL;
     if (flush > 0 && gr_dev_alloc(dev, &cold, flush) != GR_OK) cold = NULL;
-    for (int64_t i = -2; i < o->repeats; i++) { /* two to warm up */
+    for (int i = -2; i < o->all.repeats; i++) { /* two to warm up */
         if (cold != NULL) gr_dev_zero(dev, cold, flush);
         gr_dev_mark(dev, 0);
         c->run(r);
@@ -202,13 +178,11 @@ static gr_status measure(timing* t, const options* o, const op_case* c, gr_dev* 
                          const op_shape* s)
 {
     op_run r;
-    double* seconds = malloc((size_t)o->repeats * sizeof *seconds);
+    double* seconds = malloc((size_t)o->all.repeats * sizeof *seconds);
     GR_ASSERT(seconds != NULL);
     open_run(&r, c, dev, s);
     time_runs(o, c, &r, seconds);
-    qsort(seconds, (size_t)o->repeats, sizeof *seconds, by_value);
-    *t = (timing){seconds[o->repeats / 2], seconds[o->repeats / 10],
-                  seconds[o->repeats - 1 - o->repeats / 10], (double)c->bytes(&r),
+    *t = (timing){bench_sort(seconds, o->all.repeats), (double)c->bytes(&r),
                   c->flop != NULL ? (double)c->flop(&r) : 0};
     close_run(&r);
     free(seconds);
@@ -228,28 +202,19 @@ static void print_shape(const char* keys, const op_shape* s)
     }
 }
 
-static const char* commit(void)
-{
-    static char text[64] = "unknown";
-    FILE* f = popen("git -C " GR_SOURCE_DIR " rev-parse --short HEAD 2>/dev/null", "r");
-    if (f != NULL && fgets(text, sizeof text, f) != NULL) text[strcspn(text, "\n")] = 0;
-    if (f != NULL) (void)pclose(f);
-    return text;
-}
-
 static void print(const op_case* c, const op_shape* s, const gr_dev* dev, const timing* t,
                   double copy_rate)
 {
     printf("{\"bench\": \"op\", \"op\": \"%s\", \"shape\": {", c->name);
     print_shape(c->keys, s);
-    printf("}, \"median_us\": %.2f, \"p10_us\": %.2f, \"p90_us\": %.2f, ", t->median * 1e6,
-           t->p10 * 1e6, t->p90 * 1e6);
-    printf("\"mbytes\": %.3f, \"gb_s\": %.2f, ", t->bytes * 1e-6, t->bytes / t->median * 1e-9);
+    printf("}, \"median_us\": %.2f, \"p10_us\": %.2f, \"p90_us\": %.2f, ", t->s.median * 1e6,
+           t->s.p10 * 1e6, t->s.p90 * 1e6);
+    printf("\"mbytes\": %.3f, \"gb_s\": %.2f, ", t->bytes * 1e-6, t->bytes / t->s.median * 1e-9);
     if (t->flop > 0)
-        printf("\"gflop\": %.3f, \"gflop_s\": %.1f, ", t->flop * 1e-9, t->flop / t->median * 1e-9);
-    if (copy_rate > 0) printf("\"of_copy\": %.3f, ", t->bytes / t->median / copy_rate);
-    printf("\"device\": \"%s\", \"commit\": \"%s\"}\n", dev->detail, commit());
-    (void)fflush(stdout);
+        printf("\"gflop\": %.3f, \"gflop_s\": %.1f, ", t->flop * 1e-9,
+               t->flop / t->s.median * 1e-9);
+    if (copy_rate > 0) printf("\"of_copy\": %.3f, ", t->bytes / t->s.median / copy_rate);
+    bench_end_line(dev);
 }
 
 static void list(void)
@@ -261,7 +226,7 @@ static void list(void)
     }
 }
 
-/* ---- main ------------------------------------------------------------------------------------------- */
+/* ---- the part ---------------------------------------------------------------------------------------- */
 
 static const op_case* case_named(const char* name)
 {
@@ -270,12 +235,12 @@ static const op_case* case_named(const char* name)
     return NULL;
 }
 
-static gr_status bench(const options* o, gr_dev* dev)
+static gr_status bench_cases(const options* o, gr_dev* dev)
 {
     const op_case *copy = case_named("kv_copy"), *one = case_named(o->name);
     timing t;
     GR_TRY(measure(&t, o, copy, dev, &copy->shape));
-    const double copy_rate = t.bytes / t.median;
+    const double copy_rate = t.bytes / t.s.median;
     for (const op_case* c = op_cases; c->name != NULL; c++) {
         if (one != NULL && c != one) continue;
         op_shape s;
@@ -287,32 +252,28 @@ static gr_status bench(const options* o, gr_dev* dev)
     return GR_OK;
 }
 
-static gr_status run(options* o, int argc, char** argv)
+static gr_status run_words(options* o, int n, char** word)
 {
     gr_dev dev;
-    o->name = argv[1];
+    if (n == 0) return GR_FAIL(GR_EARG, "which? all, or one that bench --list shows");
+    o->name = word[0];
     if (strcmp(o->name, "all") != 0 && case_named(o->name) == NULL)
-        return GR_FAIL(GR_EARG, "%s: no such op; bench_op --list shows them", o->name);
-    for (int i = 2; i < argc; i++) GR_TRY(take_word(o, argv[i]));
-    GR_TRY(gr_dev_open(&dev, &o->device));
-    const gr_status st = bench(o, &dev);
+        return GR_FAIL(GR_EARG, "%s: no such op; bench --list shows them", o->name);
+    for (int i = 1; i < n; i++) GR_TRY(take_word(o, word[i]));
+    gr_status st = gr_dev_open(&dev, &o->all.device);
+    if (st == GR_OK) st = bench_cases(o, &dev);
     gr_dev_close(&dev);
     return st;
 }
 
-int main(int argc, char** argv)
+static gr_status run(int n, char** word)
 {
-    char* keys[64];
-    options o = {.device = {.name = "cpu"}, .repeats = 20, .flush_mb = 256, .key = keys};
-    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
-        list();
-        return 0;
-    }
-    if (argc < 2 || argc > GR_COUNT(keys) || argv[1][0] == '-') {
-        fprintf(stderr, "usage: bench_op --list | NAME|all [key=value ...]\n");
-        return 1;
-    }
-    if (run(&o, argc, argv) == GR_OK) return 0;
-    fprintf(stderr, "bench_op: %s\n", gr_last_error_text());
-    return 1;
+    options o = {.all = {.device = {.name = "cpu"}, .repeats = 20}, .flush_mb = 256};
+    o.key = malloc(((size_t)n + 1) * sizeof *o.key);
+    GR_ASSERT(o.key != NULL);
+    const gr_status st = run_words(&o, n, word);
+    free(o.key);
+    return st;
 }
+
+const bench_part bench_op = {"op", "one op, or all, with cold caches", list, run};

@@ -28,8 +28,8 @@ SHAPE = dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_
              vocab_size=49152, max_position_embeddings=2048, tie_word_embeddings=True)
 
 
-def bench(program, *args):
-    out = subprocess.run([os.path.join(HERE, "build/release", program), *args], capture_output=True, check=True, text=True)
+def bench(*args):
+    out = subprocess.run([os.path.join(HERE, "build/release/bench"), *args], capture_output=True, check=True, text=True)
     return [json.loads(line) for line in out.stdout.splitlines()]
 
 
@@ -104,7 +104,7 @@ def decode(model, threads, rounds):
             llamas[dtype] = Llama(path, threads)
         for _ in range(rounds):
             for dtype in "fp32", "bf16":
-                for line in bench("bench_decode", "cpu", dtype, str(threads), "1"):
+                for line in bench("decode", f"dtype={dtype}", f"threads={threads}", "repeats=1"):
                     if line["sampling"] == "greedy":
                         key = "grove " + dtype, line["case"]
                         best[key] = max(best.get(key, 0), line["tokens_per_s"])
@@ -146,10 +146,10 @@ def torch_step(threads, steps):
 
 
 def train(threads, steps):
-    how = [f"threads={threads}", f"steps={steps}"]
-    flat = bench("bench_train", *how, "batches=2")[0]
+    how = [f"threads={threads}", f"repeats={steps}"]
+    flat = bench("step", *how, "batches=2")[0]
     theirs = min(torch_step(threads, steps + 1)[1:])  # the first one warms up
-    tree = bench("bench_train", *how, "fork=500")[0]
+    tree = bench("step", *how, "fork=500")[0]
     base = 8 * 564 / theirs
     print("| step | seconds | flat-equivalent tokens/s | ratio |\n|---|---|---|---|")
     for name, seconds in ("PyTorch, flat", theirs), ("grove, flat", flat["best_s"]), ("grove, tree", tree["best_s"]):

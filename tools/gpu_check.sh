@@ -26,8 +26,9 @@ racecheck   35 compute-sanitizer: shared memory without a barrier
 initcheck   25 compute-sanitizer: memory read before it is written
 exact       50 training twice from one seed: parity exactly 0, the same trees to the last byte
 ceilings    20 PyTorch's copy and bf16 product on this GPU, what the others are measured against
-kernels     45 each op of kernels/ops.h, checked, then timed with cold caches
-decode      40 tokens per second of a 135M model: single paths, batches, leaves of one prefix
+kernels     40 each op of kernels/ops.h, checked, then timed with cold caches
+decode      30 tokens per second of a 135M model: single paths, batches, leaves of one prefix
+step        15 one training step of a 135M model, on a tree of eight leaves
 PARTS
 }
 
@@ -49,7 +50,7 @@ esac
 
 part_build() {
     cmake --preset release -DGR_WERROR=ON
-    cmake --build --preset release --target all bench
+    cmake --build --preset release --target all benches
 }
 
 part_ops() {
@@ -62,7 +63,7 @@ part_ops() {
 sanitize() {
     command -v compute-sanitizer || return 77
     # shellcheck disable=SC2086 # the words of $small
-    compute-sanitizer --tool "$1" --error-exitcode 3 "$build/bench_op" all device="$device" dtype=bf16 $small
+    compute-sanitizer --tool "$1" --error-exitcode 3 "$build/bench" op all device="$device" dtype=bf16 $small
 }
 part_memcheck() { sanitize memcheck; }
 part_racecheck() { sanitize racecheck; }
@@ -124,8 +125,9 @@ print(json.dumps({"bench": "ceilings", "device": torch.cuda.get_device_name(), "
 PYTHON
 }
 
-part_kernels() { "$build/bench_op" all device="$device" dtype=bf16 >"$out/kernels.json"; }
-part_decode() { "$build/bench_decode" "$device" bf16 0 3 >"$out/decode.json"; }
+part_kernels() { "$build/bench" op all device="$device" dtype=bf16 >"$out/kernels.json"; }
+part_decode() { "$build/bench" decode device="$device" dtype=bf16 >"$out/decode.json"; }
+part_step() { "$build/bench" step device="$device" dtype=bf16 fork=500 >"$out/step.json"; }
 
 # ---- one after another -------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ fi
 
 step "release build (gcc), warnings are errors"
 cmake --preset release -DGR_WERROR=ON >/dev/null
-cmake --build --preset release --target all bench
+cmake --build --preset release --target all benches
 if [ "$mode" = quick ]; then exec ctest --preset release; fi
 
 step "address and undefined-behaviour sanitizers"

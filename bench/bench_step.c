@@ -1,19 +1,20 @@
-/* bench_train.c - one training step: tokens per second and where the time goes.
- *
- *     bench_train [key=value ..]     keys and defaults: see `settings` below
+/* bench_step.c - bench step [key=value ...]: one training step, and where its time goes.
  *
  * The default is a 135M model (30 layers, width 576, 9 heads, 3 KV heads, MLP 1536, vocabulary
  * 49152, tied) on 8 paths of 564 tokens. fork=k makes the paths share their first k tokens, as the
- * leaves of one tree do; batches=k cuts the step into k micro-batches of paths / k paths each. Prints
- * one JSON line; ops are timed by a table that wraps the device's own. Flat rows are compared with a
- * tree by flat_tokens / step_s; peak_mb is what the process really took, plan_mb what was planned;
- * gflops counts 6 flop per weight and token (attention not counted). */
+ * leaves of one tree do; batches=k cuts the step into k micro-batches of paths / k paths each. One
+ * JSON line; on a device whose ops have run when they return, they are timed by a table that wraps
+ * its own. Flat rows are compared with a tree by flat_tokens / step_s; peak_mb is what the process
+ * really took, plan_mb what was planned; gflops counts 6 flop per weight and token (attention not
+ * counted). Before anything is timed, three losses of a small model are compared with fp64. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#include "bench/bench.h"
 #include "model/objective.h"
 #include "model/optimizer.h"
 
@@ -24,9 +25,8 @@ typedef struct settings {
     int paths, tokens, fork; /* tokens per path, of them the first `fork` shared by all */
     int predict;             /* every predict-th token is trained */
     int batches;             /* micro-batches of a step */
-    int bf16, threads, recompute, steps;
-    int bf16_matmul; /* products through the library, where the CPU has bf16 arithmetic */
-    int cpu_time;    /* seconds are the process's CPU time: comparable on a busy machine */
+    int recompute;
+    int cpu_time; /* seconds are the process's CPU time: comparable on a busy machine */
 } settings;
 
 static settings defaults(void)
@@ -42,53 +42,18 @@ static settings defaults(void)
                       .paths = 8,
                       .tokens = 564,
                       .predict = 1,
-                      .batches = 1,
-                      .steps = 3};
+                      .batches = 1};
 }
 
-static int parse(settings* s, int argc, char** argv)
-{
-    const struct {
-        const char* key;
-        int* value;
-    } table[] = {{"layers", &s->layers},
-                 {"width", &s->width},
-                 {"heads", &s->heads},
-                 {"kv_heads", &s->kv_heads},
-                 {"mlp", &s->mlp},
-                 {"head_dim", &s->head_dim},
-                 {"vocab", &s->vocab},
-                 {"tied", &s->tied},
-                 {"paths", &s->paths},
-                 {"tokens", &s->tokens},
-                 {"fork", &s->fork},
-                 {"predict", &s->predict},
-                 {"batches", &s->batches},
-                 {"bf16", &s->bf16},
-                 {"threads", &s->threads},
-                 {"recompute", &s->recompute},
-                 {"steps", &s->steps},
-                 {"cpu_time", &s->cpu_time},
-                 {"bf16_matmul", &s->bf16_matmul}};
-    for (int i = 1; i < argc; i++) {
-        const char* eq = strchr(argv[i], '=');
-        bool known = false;
-        for (int k = 0; k < GR_COUNT(table); k++) {
-            size_t n = strlen(table[k].key);
-            if (eq == NULL || (size_t)(eq - argv[i]) != n ||
-                strncmp(argv[i], table[k].key, n) != 0) {
-                continue;
-            }
-            *table[k].value = (int)strtol(eq + 1, NULL, 10);
-            known = true;
-        }
-        if (!known) {
-            fprintf(stderr, "bench_train: `%s` is no setting\n", argv[i]);
-            return 1;
-        }
+#define KEYS(s)                                                                                  \
+    {                                                                                            \
+        {"layers", &(s)->layers, 1}, {"width", &(s)->width, 2}, {"heads", &(s)->heads, 1},       \
+            {"kv_heads", &(s)->kv_heads, 1}, {"mlp", &(s)->mlp, 1},                              \
+            {"head_dim", &(s)->head_dim, 2}, {"vocab", &(s)->vocab, 2}, {"tied", &(s)->tied, 0}, \
+            {"paths", &(s)->paths, 1}, {"tokens", &(s)->tokens, 2}, {"fork", &(s)->fork, 0},     \
+            {"predict", &(s)->predict, 1}, {"batches", &(s)->batches, 1},                        \
+            {"recompute", &(s)->recompute, 0}, {"cpu_time", &(s)->cpu_time, 0},                  \
     }
-    return 0;
-}
 
 /* ---- timed ops ------------------------------------------------------------------------------- */
 
@@ -199,6 +164,7 @@ typedef struct trainer {
     gr_weights w;
     gr_optimizer opt;
     gr_objective o;
+    gr_arena host, device;
 } trainer;
 
 static void layout(trainer* t, const settings* s, int n_tokens, gr_arena* host, gr_arena* device)
@@ -250,7 +216,15 @@ static gr_batch make_batch(const settings* s)
     return b;
 }
 
-static double step(trainer* t, const settings* s, const gr_batch* b, double* loss)
+static void free_batch(gr_batch* b)
+{
+    void* all[] = {b->token,    b->position, b->subtree_end, b->src,   b->target,
+                   b->old_logp, b->ref_logp, b->a_pos,       b->a_neg, b->w};
+    for (int i = 0; i < GR_COUNT(all); i++) free(all[i]);
+}
+
+static gr_status step(trainer* t, const settings* s, const gr_batch* b, double* loss,
+                      double* seconds)
 {
     const gr_loss_params nll = {.kind = GR_LOSS_NLL, .temperature = 1};
     const gr_optimizer_settings adam = {
@@ -258,88 +232,161 @@ static double step(trainer* t, const settings* s, const gr_batch* b, double* los
     double begin = now(), norm, lr;
     bool skipped = false;
     gr_loss_sums sums = {0};
-    gr_status status = GR_OK;
     gr_optimizer_zero_grad(&t->opt);
-    for (int i = 0; i < s->batches && status == GR_OK; i++)
-        status = gr_objective_step(&t->o, b, &nll, t->opt.grad, &sums);
-    if (status != GR_OK || gr_optimizer_step(&t->opt, &adam, 0, &norm, &lr, &skipped) != GR_OK ||
-        skipped) {
-        fprintf(stderr, "bench_train: %s\n", skipped ? "gradient not finite" : gr_last_error());
-        exit(1);
-    }
+    for (int i = 0; i < s->batches; i++)
+        GR_TRY(gr_objective_step(&t->o, b, &nll, t->opt.grad, &sums));
+    GR_TRY(gr_optimizer_step(&t->opt, &adam, 0, &norm, &lr, &skipped));
+    if (skipped) return GR_FAIL(GR_EDATA, "the gradient is not finite");
     *loss = sums.loss;
-    return now() - begin;
+    *seconds = now() - begin;
+    return GR_OK;
 }
 
-static int by_value(const void* a, const void* b)
+static gr_status open_trainer(trainer* t, const settings* s, const gr_dev_options* how,
+                              const gr_batch* b)
 {
-    double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
+    void* block = NULL;
+    memset(t, 0, sizeof *t);
+    GR_TRY(gr_dev_open(&t->dev, how));
+    if (bench_ops_block(&t->dev)) time_ops(&t->dev, &t->table);
+    layout(t, s, b->n_tokens, &t->host, &t->device);
+    t->host.cap = t->host.used, t->device.cap = t->device.used;
+    t->host.used = t->device.used = 0;
+    t->host.base = calloc(1, t->host.cap);
+    if (t->host.base == NULL) return GR_FAIL(GR_ENOMEM, "out of memory");
+    GR_TRY(gr_dev_alloc(&t->dev, &block, t->device.cap));
+    t->device.base = block;
+    layout(t, s, b->n_tokens, &t->host, &t->device);
+    gr_weights_init(&t->w, 1);
+    return GR_OK;
 }
 
-static void run(trainer* t, const settings* s, const gr_batch* b, size_t planned)
+static void close_trainer(trainer* t)
 {
-    double times[64], loss = 0, first = 0, total = 0, best_parts[N_PARTS] = {0};
-    int n = GR_MIN(s->steps, GR_COUNT(times));
-    for (int i = -1; i < n; i++) { /* the first one warms up */
-        memset(part_s, 0, sizeof part_s);
-        double seconds = step(t, s, b, &loss);
-        if (i < 0) {
-            first = loss;
-            continue;
-        }
-        times[i] = seconds;
-        if (i == 0 || seconds < total) {
-            total = seconds;
-            memcpy(best_parts, part_s, sizeof part_s);
-        }
-    }
-    qsort(times, (size_t)n, sizeof *times, by_value);
+    gr_dev_free(&t->dev, t->device.base);
+    free(t->host.base);
+    gr_dev_close(&t->dev);
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+enum { CHECKED = 3 };
+
+static gr_status losses(const settings* s, const gr_dev_options* how, double* loss)
+{
+    trainer t;
+    double seconds;
+    gr_batch b = make_batch(s);
+    gr_status st = open_trainer(&t, s, how, &b);
+    for (int i = 0; i < CHECKED && st == GR_OK; i++) st = step(&t, s, &b, &loss[i], &seconds);
+    close_trainer(&t);
+    free_batch(&b);
+    return st;
+}
+
+static gr_status check(const bench_options* o)
+{
+    const settings small = {.layers = 2,
+                            .width = 64,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .mlp = 96,
+                            .vocab = 300,
+                            .tied = 1,
+                            .paths = 3,
+                            .tokens = 40,
+                            .fork = 21,
+                            .predict = 1,
+                            .batches = 1};
+    const gr_dev_options exact = {.name = "cpu:base", .dtype = GR_F64, .threads = 1};
+    const double bound = o->device.dtype == GR_BF16 ? 1e-2 : 1e-5;
+    double got[CHECKED], want[CHECKED];
+    GR_TRY(losses(&small, &o->device, got));
+    GR_TRY(losses(&small, &exact, want));
+    for (int i = 0; i < CHECKED; i++)
+        if (!(fabs(got[i] / want[i] - 1) <= bound))
+            return GR_FAIL(GR_EDATA, "wrong: loss %g, in fp64 %g", got[i], want[i]);
+    return GR_OK;
+}
+
+/* ---- the part -------------------------------------------------------------------------------- */
+
+static void report(const trainer* t, const settings* s, const gr_batch* b, const bench_times* times,
+                   const double* loss, const double* parts)
+{
     struct rusage usage;
     (void)getrusage(RUSAGE_SELF, &usage);
     const int tokens = s->batches * b->n_tokens, flat = s->paths * s->tokens;
-    printf("{\"device\":\"%s\",\"params\":%lld,\"tokens\":%d,\"flat_tokens\":%d,"
-           "\"step_s\":%.3f,\"best_s\":%.3f,\"tokens_per_s\":%.1f,\"flat_tokens_per_s\":%.1f,"
-           "\"gflops\":%.1f,"
-           "\"plan_mb\":%.0f,\"peak_mb\":%.0f,\"loss\":[%.4f,%.4f],\"parts_s\":{",
-           t->dev.detail, (long long)t->w.n_params, tokens, flat, times[n / 2], times[0],
-           tokens / times[n / 2], flat / times[n / 2],
-           6e-9 * (double)t->w.n_params * tokens / times[n / 2], (double)planned / 1e6,
-           1024.0 * (double)usage.ru_maxrss / 1e6, first, loss);
-    double rest = total;
-    for (int i = 0; i < N_PARTS; i++) {
-        printf("\"%s\":%.3f,", part_name[i], best_parts[i]);
-        rest -= best_parts[i];
+    const double flop = 6.0 * (double)t->w.n_params * tokens;
+    printf("{\"bench\": \"step\", \"params\": %lld, \"tokens\": %d, \"flat_tokens\": %d, "
+           "\"step_s\": %.3f, \"p10_s\": %.3f, \"p90_s\": %.3f, \"best_s\": %.3f, ",
+           (long long)t->w.n_params, tokens, flat, times->median, times->p10, times->p90,
+           times->best);
+    printf("\"tokens_per_s\": %.1f, \"flat_tokens_per_s\": %.1f, \"gflop\": %.1f, "
+           "\"gflops\": %.1f, \"plan_mb\": %.0f, \"peak_mb\": %.0f, \"loss\": [%.4f,%.4f], ",
+           tokens / times->median, flat / times->median, flop * 1e-9, flop * 1e-9 / times->median,
+           (double)(t->host.cap + t->device.cap) / 1e6, 1024.0 * (double)usage.ru_maxrss / 1e6,
+           loss[0], loss[1]);
+    if (bench_ops_block(&t->dev)) {
+        double rest = times->best;
+        printf("\"parts_s\": {");
+        for (int i = 0; i < N_PARTS; i++) {
+            printf("\"%s\": %.3f, ", part_name[i], parts[i]);
+            rest -= parts[i];
+        }
+        printf("\"rest\": %.3f}, ", rest);
     }
-    printf("\"rest\":%.3f}}\n", rest);
+    bench_end_line(&t->dev);
 }
 
-int main(int argc, char** argv)
+/* loss: of the first step, which warms up, and of the last. parts: of the best step. */
+static gr_status time_steps(trainer* t, const settings* s, const gr_batch* b, int n)
 {
-    static trainer t;
-    settings s = defaults();
-    gr_arena host = {0}, device = {0};
-    void* block = NULL;
-    if (parse(&s, argc, argv) != 0) return 1;
-    if (s.cpu_time) used_clock = CLOCK_PROCESS_CPUTIME_ID;
-    const gr_dev_options how = {.name = "cpu",
-                                .dtype = s.bf16 ? GR_BF16 : GR_F32,
-                                .matmul = s.bf16_matmul ? GR_MATMUL_BF16 : GR_MATMUL_EXACT,
-                                .threads = s.threads};
-    if (gr_dev_open(&t.dev, &how) != GR_OK) goto fail;
-    time_ops(&t.dev, &t.table);
-    gr_batch b = make_batch(&s);
-    layout(&t, &s, b.n_tokens, &host, &device);
-    host.cap = host.used, device.cap = device.used;
-    host.used = device.used = 0;
-    host.base = calloc(1, host.cap);
-    if (gr_dev_alloc(&t.dev, &block, device.cap) != GR_OK) goto fail;
-    device.base = block;
-    layout(&t, &s, b.n_tokens, &host, &device);
-    gr_weights_init(&t.w, 1);
-    run(&t, &s, &b, host.cap + device.cap);
-    return 0;
-fail:
-    fprintf(stderr, "bench_train: %s\n", gr_last_error());
-    return 1;
+    double loss[2], seconds, best = HUGE_VAL, parts[N_PARTS] = {0};
+    double* times = malloc((size_t)n * sizeof *times);
+    GR_ASSERT(times != NULL);
+    gr_status st = step(t, s, b, &loss[0], &seconds);
+    for (int i = 0; i < n && st == GR_OK; i++) {
+        memset(part_s, 0, sizeof part_s);
+        st = step(t, s, b, &loss[1], &times[i]);
+        if (st != GR_OK || times[i] >= best) continue;
+        best = times[i];
+        memcpy(parts, part_s, sizeof part_s);
+    }
+    if (st == GR_OK) {
+        const bench_times sorted = bench_sort(times, n);
+        report(t, s, b, &sorted, loss, parts);
+    }
+    free(times);
+    return st;
 }
+
+static void list(void)
+{
+    settings s = defaults();
+    const bench_key key[] = KEYS(&s);
+    bench_list_keys(key, GR_COUNT(key));
+}
+
+static gr_status run(int n, char** word)
+{
+    bench_options o = {.device = {.name = "cpu"}, .repeats = 3};
+    settings s = defaults();
+    const bench_key key[] = KEYS(&s);
+    trainer t;
+    GR_TRY(bench_take_all(&o, key, GR_COUNT(key), n, word));
+    if (s.fork >= s.tokens || s.paths % s.batches != 0)
+        return GR_FAIL(GR_EARG, "fork < tokens, and batches divides paths");
+    GR_TRY(check(&o));
+    if (s.cpu_time) used_clock = CLOCK_PROCESS_CPUTIME_ID;
+    gr_batch b = make_batch(&s);
+    gr_status st = open_trainer(&t, &s, &o.device, &b);
+    if (st == GR_OK) st = time_steps(&t, &s, &b, o.repeats);
+    close_trainer(&t);
+    free_batch(&b);
+    return st;
+}
+
+const bench_part bench_step = {"step", "one training step of a model with random weights", list,
+                               run};
