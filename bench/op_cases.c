@@ -382,7 +382,8 @@ static void tree_open(op_run* r)
 {
     const int64_t n = tree_tokens(r), q = n * r->s.h * r->s.d, kv = n * r->s.hk * r->s.d;
     result(r, q, OP_REAL);
-    result(r, n * r->s.h * 2, OP_ACC);
+    space(r,
+          (size_t)(n * r->s.h * 2) * r->dev->acc_bytes); /* statistics, as the device likes them */
     real(r, q);
     for (int i = 0; i < 2; i++) real(r, kv);
     paged* p = calloc(1, sizeof *p);
