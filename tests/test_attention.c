@@ -80,6 +80,13 @@ static void run_tree(problem* p)
     gr_dev_read_real(dev, p->host_o, p->o, n * p->s.h * p->s.d);
 }
 
+static double* read_real(gr_dev* dev, const void* x, int64_t n)
+{
+    double* host = malloc((size_t)n * sizeof *host);
+    gr_dev_read_real(dev, host, x, n);
+    return host;
+}
+
 static bool open_problem(problem* p, const table* t, int threads, rng* r, shape s, int32_t n,
                          double fork)
 {
@@ -575,6 +582,33 @@ static void a_plan_is_sent_once_for_all_layers(void** state)
         close_problem(&p);
     }
 }
+
+/* Many short paths, so that the plan is large: it goes to scratch, at each call. */
+static void a_plan_too_large_for_its_room_goes_to_scratch(void** state)
+{
+    (void)state;
+    enum { N = 3800, CALLS = 3 };
+    rng r = {.key = 14};
+    problem p;
+    double prob[N];
+    assert_true(open_problem(&p, &tables[1], 1, &r, (shape){1, 1, 2}, N, 1));
+    for (int i = 0; i < 50; i++) {
+        const int32_t row = below(&r, N);
+        double want[2] = {0};
+        reference_row(&p, row, 0, prob);
+        for (int32_t j = 0; j <= row; j++)
+            for (int c = 0; c < 2; c++) want[c] += prob[j] * p.v.host[2 * j + c];
+        for (int c = 0; c < 2; c++)
+            assert_near(p.host_o[2 * row + c], want[c], tables[1].tolerance);
+    }
+    const int64_t before = simt_uploads();
+    run_layers(&p, NULL, NULL, p.o, NULL);
+    assert_int_equal(simt_uploads() - before, CALLS);
+    double* again = read_real(&p.dev, p.o, p.q.n);
+    assert_memory_equal(again, p.host_o, (size_t)p.q.n * sizeof *again);
+    free(again);
+    close_problem(&p);
+}
 #endif
 
 static void copies_reach_every_layer(void** state)
@@ -659,13 +693,6 @@ typedef struct gradient {
     void *dq, *dk, *dv;
     double *q, *k, *v; /* host copies */
 } gradient;
-
-static double* read_real(gr_dev* dev, const void* x, int64_t n)
-{
-    double* host = malloc((size_t)n * sizeof *host);
-    gr_dev_read_real(dev, host, x, n);
-    return host;
-}
 
 static gradient run_backward(problem* p, rng* r)
 {
@@ -836,6 +863,7 @@ int main(void)
 #endif
 #ifdef GR_TEST_SIMT
         cmocka_unit_test(a_plan_is_sent_once_for_all_layers),
+        cmocka_unit_test(a_plan_too_large_for_its_room_goes_to_scratch),
 #endif
         cmocka_unit_test(copies_reach_every_layer),
         cmocka_unit_test(appends_go_where_they_belong),

@@ -23,8 +23,8 @@ extern const gr_ops gr_ops_cuda; /* table.cu */
 #define GR_CUDA_WORKSPACE ((size_t)72 << 20)
 #define GR_CUDA_PLAN_ROOM ((size_t)24 << 20)
 #else
-#define GR_CUDA_WORKSPACE ((size_t)12 << 20)
-#define GR_CUDA_PLAN_ROOM ((size_t)4 << 20)
+#define GR_CUDA_WORKSPACE ((size_t)15 << 20)
+#define GR_CUDA_PLAN_ROOM ((size_t)256 << 10)
 #endif
 
 #define GR_CUDA_MAX_HEAD 128 /* of the attention ops: what a warp keeps in registers */
