@@ -3,7 +3,7 @@
     python bench/peers.py decode MODEL.gguf [THREADS [ROUNDS]]
     python bench/peers.py train [THREADS [STEPS]]
 
-Needs bench/peers.txt (llama-cpp-python builds from source: some minutes) and `cmake --build build/release --target bench`.
+Needs bench/peers.txt (llama-cpp-python builds from source: some minutes) and a release build.
 
 decode: MODEL is SmolLM2-135M (tools/get_model.sh smollm2-135m), which llama.cpp rewrites in fp32 and fp16 first. Batches of
 1, 8 and 32 paths from context 32 to 80, then 32 leaves over one prefix of 1,000 tokens; llama.cpp shares it by copying
