@@ -49,7 +49,7 @@ esac
 # ---- the parts ---------------------------------------------------------------------------------------
 
 part_build() {
-    cmake --preset release -DGR_WERROR=ON
+    cmake --preset release -DGR_WERROR=ON -DGR_CUDA=ON
     cmake --build --preset release --target all benches
 }
 
