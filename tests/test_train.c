@@ -297,6 +297,34 @@ static void rewinds_resume_bit_for_bit(void** state)
     free(trees);
 }
 
+/* States that the policy judges: its questions are in the same batch as everything else. */
+static void a_judged_run_resumes_bit_for_bit(void** state)
+{
+    (void)state;
+    const char* const more[] = {"scorer.name=judge",
+                                "judge.reads=path",
+                                "judge.temperature=1",
+                                "judge.max_tokens=12",
+                                "rollout.max_live=64",
+                                "rollout.max_context=1024",
+                                "optimizer.microbatch_tokens=1024"};
+    const char* one[GR_COUNT(more)];
+    memcpy(one, more, sizeof more);
+    one[4] = "rollout.max_live=3";
+    assert_int_equal(train("judged_whole", GR_COUNT(more), more), 0);
+    assert_int_equal(train("judged_one", GR_COUNT(one), one), 0);
+    assert_same_run("judged_whole", "judged_one");
+    pid_t killed = start_train("kill:record.rename:9", "judged_cut", GR_COUNT(more), more);
+    assert_int_equal(finish(killed), 137);
+    assert_int_equal(train("judged_cut", GR_COUNT(more), more), 0);
+    assert_same_run("judged_whole", "judged_cut");
+    char* metrics = slurp("judged_whole", "/t/metrics.jsonl");
+    assert_non_null(strstr(metrics, "\"parity/max_abs_dlogp\": 0,"));
+    assert_non_null(strstr(metrics, "\"budget/critic_tokens\": "));
+    assert_null(strstr(metrics, "\"budget/critic_tokens\": 0,"));
+    free(metrics);
+}
+
 static void sigterm_leaves_a_checkpoint_to_go_on_from(void** state)
 {
     (void)state;
@@ -764,6 +792,7 @@ int main(void)
         cmocka_unit_test(inspect_names_a_damaged_line),
         cmocka_unit_test(damaged_checkpoints_are_refused_or_passed_over),
         cmocka_unit_test(rewinds_resume_bit_for_bit),
+        cmocka_unit_test(a_judged_run_resumes_bit_for_bit),
         cmocka_unit_test(sigterm_leaves_a_checkpoint_to_go_on_from),
         cmocka_unit_test(signals_end_the_step_with_a_checkpoint),
         cmocka_unit_test(budgets_end_a_run),
