@@ -86,6 +86,20 @@ void bench_list_keys(const bench_key* key, int n)
     printf("\n");
 }
 
+gr_model_config bench_model(void)
+{
+    return (gr_model_config){.layers = 30,
+                             .width = 576,
+                             .heads = 9,
+                             .kv_heads = 3,
+                             .head_dim = 64,
+                             .mlp = 1536,
+                             .vocab = 49152,
+                             .rope_theta = 10000,
+                             .norm_eps = 1e-5f,
+                             .tied = true};
+}
+
 /* ---- results ---------------------------------------------------------------------------------------- */
 
 static int by_value(const void* a, const void* b)

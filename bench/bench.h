@@ -2,6 +2,7 @@
  * a line. Every part checks what it times against fp64 first, and prints one JSON line per case. */
 #pragma once
 #include "kernels/device.h"
+#include "model/config.h"
 
 typedef struct bench_part {
     const char *name, *what;
@@ -31,6 +32,15 @@ GR_MUST_CHECK gr_status bench_take(bench_options* o, const bench_key* key, int n
 GR_MUST_CHECK gr_status bench_take_all(bench_options* o, const bench_key* key, int n_keys, int n,
                                        char** word);
 void bench_list_keys(const bench_key* key, int n);
+
+/* The model of `decode` and `step`: by default the shape of a 135M Llama, a tied head among it. */
+gr_model_config bench_model(void);
+#define BENCH_MODEL_KEYS(m)                                                                      \
+    {"layers", &(m)->layers, 1}, {"width", &(m)->width, 2}, {"heads", &(m)->heads, 1},           \
+        {"kv_heads", &(m)->kv_heads, 1}, {"head_dim", &(m)->head_dim, 2}, {"mlp", &(m)->mlp, 1}, \
+    {                                                                                            \
+        "vocab", &(m)->vocab, 2                                                                  \
+    }
 
 typedef struct bench_times {
     double median, p10, p90, best;

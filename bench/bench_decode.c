@@ -22,22 +22,6 @@ typedef struct options {
     gr_model_config model;
 } options;
 
-/* The shape of a 135M Llama: 30 layers, width 576, vocabulary 49152. */
-static gr_model_config model_135m(void)
-{
-    return (gr_model_config){.layers = 30,
-                             .width = 576,
-                             .heads = 9,
-                             .kv_heads = 3,
-                             .head_dim = 64,
-                             .mlp = 1536,
-                             .vocab = 49152,
-                             .max_context = MAX_CONTEXT,
-                             .rope_theta = 10000,
-                             .norm_eps = 1e-5f,
-                             .tied = true};
-}
-
 /* ---- a clock per op ------------------------------------------------------------------------------
  * The device's table is replaced by one whose entries time the real ones. */
 
@@ -338,23 +322,17 @@ static gr_status check(const options* o)
 
 /* ---- the part ---------------------------------------------------------------------------------------- */
 
-#define MODEL_KEYS(o)                                                               \
-    {                                                                               \
-        {"layers", &(o)->model.layers, 1}, {"width", &(o)->model.width, 2},         \
-            {"heads", &(o)->model.heads, 1}, {"kv_heads", &(o)->model.kv_heads, 1}, \
-            {"head_dim", &(o)->model.head_dim, 2}, {"mlp", &(o)->model.mlp, 1},     \
-            {"vocab", &(o)->model.vocab, 2},                                        \
-    }
-
 static options defaults(void)
 {
-    return (options){.all = {.device = {.name = "cpu"}, .repeats = 3}, .model = model_135m()};
+    options o = {.all = {.device = {.name = "cpu"}, .repeats = 3}, .model = bench_model()};
+    o.model.max_context = MAX_CONTEXT;
+    return o;
 }
 
 static void list(void)
 {
     options o = defaults();
-    const bench_key key[] = MODEL_KEYS(&o);
+    const bench_key key[] = {BENCH_MODEL_KEYS(&o.model)};
     for (int i = 0; i < GR_COUNT(cases); i++) printf("    %s\n", cases[i].name);
     bench_list_keys(key, GR_COUNT(key));
 }
@@ -362,7 +340,7 @@ static void list(void)
 static gr_status run(int n, char** word)
 {
     options o = defaults();
-    const bench_key key[] = MODEL_KEYS(&o);
+    const bench_key key[] = {BENCH_MODEL_KEYS(&o.model)};
     bench b = {.o = &o};
     gr_status st = GR_OK;
     GR_TRY(bench_take_all(&o.all, key, GR_COUNT(key), n, word));

@@ -21,7 +21,8 @@
 /* ---- settings -------------------------------------------------------------------------------- */
 
 typedef struct settings {
-    int layers, width, heads, kv_heads, head_dim, mlp, vocab, tied;
+    gr_model_config model;
+    int tied;                /* the head is the embedding */
     int paths, tokens, fork; /* tokens per path, of them the first `fork` shared by all */
     int predict;             /* every predict-th token is trained */
     int batches;             /* micro-batches of a step */
@@ -31,28 +32,16 @@ typedef struct settings {
 
 static settings defaults(void)
 {
-    return (settings){.layers = 30,
-                      .width = 576,
-                      .heads = 9,
-                      .kv_heads = 3,
-                      .head_dim = 64,
-                      .mlp = 1536,
-                      .vocab = 49152,
-                      .tied = 1,
-                      .paths = 8,
-                      .tokens = 564,
-                      .predict = 1,
-                      .batches = 1};
+    return (settings){
+        .model = bench_model(), .tied = 1, .paths = 8, .tokens = 564, .predict = 1, .batches = 1};
 }
 
 #define KEYS(s)                                                                                  \
     {                                                                                            \
-        {"layers", &(s)->layers, 1}, {"width", &(s)->width, 2}, {"heads", &(s)->heads, 1},       \
-            {"kv_heads", &(s)->kv_heads, 1}, {"mlp", &(s)->mlp, 1},                              \
-            {"head_dim", &(s)->head_dim, 2}, {"vocab", &(s)->vocab, 2}, {"tied", &(s)->tied, 0}, \
-            {"paths", &(s)->paths, 1}, {"tokens", &(s)->tokens, 2}, {"fork", &(s)->fork, 0},     \
-            {"predict", &(s)->predict, 1}, {"batches", &(s)->batches, 1},                        \
-            {"recompute", &(s)->recompute, 0}, {"cpu_time", &(s)->cpu_time, 0},                  \
+        BENCH_MODEL_KEYS(&(s)->model), {"tied", &(s)->tied, 0}, {"paths", &(s)->paths, 1},       \
+            {"tokens", &(s)->tokens, 2}, {"fork", &(s)->fork, 0}, {"predict", &(s)->predict, 1}, \
+            {"batches", &(s)->batches, 1}, {"recompute", &(s)->recompute, 0},                    \
+            {"cpu_time", &(s)->cpu_time, 0},                                                     \
     }
 
 /* ---- timed ops ------------------------------------------------------------------------------- */
@@ -169,19 +158,9 @@ typedef struct trainer {
 
 static void layout(trainer* t, const settings* s, int n_tokens, gr_arena* host, gr_arena* device)
 {
-    const gr_model_config c = {
-        .layers = s->layers,
-        .width = s->width,
-        .heads = s->heads,
-        .kv_heads = s->kv_heads,
-        .head_dim = s->head_dim,
-        .mlp = s->mlp,
-        .vocab = s->vocab,
-        .max_context = s->tokens,
-        .rope_theta = 1e4,
-        .norm_eps = 1e-5f,
-        .tied = s->tied,
-    };
+    gr_model_config c = s->model;
+    c.max_context = s->tokens;
+    c.tied = s->tied;
     gr_weights_layout(&t->w, &t->dev, &c, true, host, device);
     gr_optimizer_layout(&t->opt, &t->w, device);
     gr_objective_layout(&t->o, &t->w, n_tokens, s->tokens, true, s->recompute, host, device);
@@ -202,7 +181,7 @@ static gr_batch make_batch(const settings* s)
         int end = b.n_tokens + s->tokens - first;
         for (int i = first; i < s->tokens; i++) {
             int at = b.n_tokens++;
-            b.token[at] = (int32_t)(gr_uniform(1, (uint64_t)at) * s->vocab);
+            b.token[at] = (int32_t)(gr_uniform(1, (uint64_t)at) * s->model.vocab);
             b.position[at] = i;
             b.subtree_end[at] = end;
             if (i == 0 || i % s->predict != 0) continue;
@@ -286,19 +265,16 @@ static gr_status losses(const settings* s, const gr_dev_options* how, double* lo
 
 static gr_status check(const bench_options* o)
 {
-    const settings small = {.layers = 2,
-                            .width = 64,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .head_dim = 16,
-                            .mlp = 96,
-                            .vocab = 300,
-                            .tied = 1,
-                            .paths = 3,
-                            .tokens = 40,
-                            .fork = 21,
-                            .predict = 1,
-                            .batches = 1};
+    settings small = {.model = bench_model(),
+                      .tied = 1,
+                      .paths = 3,
+                      .tokens = 40,
+                      .fork = 21,
+                      .predict = 1,
+                      .batches = 1};
+    gr_model_config* m = &small.model;
+    m->layers = 2, m->width = 64, m->mlp = 96, m->vocab = 300;
+    m->heads = 4, m->kv_heads = 2, m->head_dim = 16;
     const gr_dev_options exact = {.name = "cpu:base", .dtype = GR_F64, .threads = 1};
     const double bound = o->device.dtype == GR_BF16 ? 1e-2 : 1e-5;
     double got[CHECKED], want[CHECKED];

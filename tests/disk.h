@@ -53,6 +53,19 @@ static inline int remove_scratch(void** state)
     return 0;
 }
 
+/* Runs a script in the scratch folder; it must succeed. */
+static inline void run_script(const char* fmt, ...) GR_PRINTF(1, 2);
+static inline void run_script(const char* fmt, ...)
+{
+    char script[2500], command[2700];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(script, sizeof script, fmt, ap);
+    va_end(ap);
+    (void)snprintf(command, sizeof command, "set -e; cd %s; %s", scratch, script);
+    if (system(command) != 0) fail_msg("%s", command);
+}
+
 /* A folder of the scratch that does not exist yet. */
 static inline const char* fresh(void)
 {

@@ -3,12 +3,30 @@
 #include "tests/disk.h"
 
 #include "envs/swebench/grade.h"
+#include "envs/swebench/swebench.h"
 #include "envs/swebench/tree.h"
 
 static gr_swe_set tiny;
 static char tiny_tree[64][4096]; /* base trees, by instance */
 static gr_sandbox* box;
 static const gr_swe_sources own_sources = {.mirrors = "", .cache = scratch, .fetch_s = 300};
+
+/* Settings of a world of the tiny set, which keeps its base trees in scratch/`cache`. */
+static inline gr_swe_settings tiny_settings(const char* cache)
+{
+    gr_swe_settings s = {.max_turns = 20,
+                         .output = 2000,
+                         .fetch_s = 300,
+                         .command_s = 60,
+                         .episode_s = 600,
+                         .tests_s = 60};
+    (void)snprintf(s.instances, sizeof s.instances, "envs/swe_tiny");
+    (void)snprintf(s.images, sizeof s.images, "docker.io/swebench");
+    (void)snprintf(s.cache, sizeof s.cache, "%s/%s", scratch, cache);
+    gr_sandbox_defaults(&s.sandbox);
+    (void)snprintf(s.sandbox.sandbox_dir, sizeof s.sandbox.sandbox_dir, "%s", scratch);
+    return s;
+}
 
 /* True if this system lets us make sandboxes; else says why not. */
 static inline bool open_box(void)

@@ -8,9 +8,9 @@
 
 #include "host/json.h"
 #include "host/scorer/answer.h"
-#include "host/train.h"
-#include "tests/disk.h"
 #include "tests/grow.h"
+#define GROUPS 4
+#include "tests/rolled.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n); /* fuzz_answer.c */
 
@@ -264,13 +264,6 @@ static void teach_to_answer(gr_weights* w)
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
-#define GROUPS 4
-typedef struct fixture {
-    gr_config config;
-    gr_run run;
-    gr_tree tree[GROUPS];
-} fixture;
-
 static const char* const small[] = {"device.threads=1",         "model.layers=1",
                                     "model.width=64",           "model.heads=2",
                                     "model.kv_heads=2",         "model.mlp=48",
@@ -290,10 +283,7 @@ static gr_status try_run(fixture* f, bool asks, int n_more, const char* const* m
     for (; n < GR_COUNT(small); n++) all[n] = small[n];
     for (int i = 0; i < GR_COUNT(asking) && asks; i++) all[n++] = asking[i];
     for (int i = 0; i < n_more; i++) all[n++] = more[i];
-    memset(f, 0, sizeof *f);
-    gr_run_settings(&f->config);
-    gr_status st = gr_config_load(&f->config, NULL, n, all);
-    return st == GR_OK ? gr_run_open(&f->run, &f->config, GR_RUN_TRAIN, NULL, false) : st;
+    return try_open(f, n, all);
 }
 
 typedef enum policy { RANDOM, ANSWERS } policy;
@@ -316,23 +306,6 @@ static void open_plain(fixture* f, const char* context)
     ASSERT_OK(try_run(f, false, GR_COUNT(more), more));
     gr_weights_publish(&f->run.weights);
     gr_engine_reset(&f->run.engine);
-}
-
-static void close_run(fixture* f)
-{
-    for (int i = 0; i < GROUPS; i++) gr_tree_free(&f->tree[i]);
-    gr_run_close(&f->run);
-    gr_config_free(&f->config);
-}
-
-static void roll(fixture* f)
-{
-    gr_rollout_task task[GROUPS];
-    for (int i = 0; i < GROUPS; i++) {
-        task[i] = (gr_rollout_task){.step = 1, .slot = i, .split = GR_TRAIN, .task = 20 + i};
-    }
-    ASSERT_OK(gr_rollout_run(f->run.rollout, &f->run.train_settings, task, GROUPS, f->tree));
-    for (int i = 0; i < GROUPS; i++) gr_tree_check(&f->tree[i]);
 }
 
 static uint64_t forest_hash(const fixture* f)

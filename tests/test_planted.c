@@ -51,6 +51,8 @@ static const struct planted {
     {"wait_is_no_barrier", "race in shared memory: read after write, between two warps"},
     {"fragment_off_by_one_row", "uninitialised shared memory"},
     {"two_streams", "race in global memory: read after write, between launches on two streams"},
+    {"copy_not_awaited",
+     "race in global memory: read after write, between launches on two streams"},
     {"copy_too_early",
      "race in global memory: a copy reads what work of another stream may still write"},
 };

@@ -1,8 +1,9 @@
 /* ProCeedRL: which steps are taken back and which attempt stays, against the rule read off finished
  * trees; that a rewind is the state before; what demonstrations weigh; and that a run with them
  * trains at parity. */
-#include "host/train.h"
 #include "tests/grow.h"
+#define GROUPS 5
+#include "tests/rolled.h"
 
 static const toy lively = {.p_up = 0.5,
                            .goal = 2,
@@ -331,13 +332,6 @@ static void what_was_taken_back_is_in_no_row(void** state)
 
 /* ---- with a model and a world ---------------------------------------------------------------- */
 
-#define GROUPS 5
-typedef struct fixture {
-    gr_config config;
-    gr_run run;
-    gr_tree tree[GROUPS];
-} fixture;
-
 static void open_run(fixture* f, int n_more, const char* const* more)
 {
     static const char* const small[] = {"model.layers=1",
@@ -362,30 +356,9 @@ static void open_run(fixture* f, int n_more, const char* const* more)
     int n = 0;
     for (; n < GR_COUNT(small); n++) all[n] = small[n];
     for (int i = 0; i < n_more; i++) all[n++] = more[i];
-    memset(f, 0, sizeof *f);
-    gr_run_settings(&f->config);
-    gr_status st = gr_config_load(&f->config, NULL, n, all);
-    if (st == GR_OK) st = gr_run_open(&f->run, &f->config, GR_RUN_TRAIN, NULL, false);
-    if (st != GR_OK) fail_msg("%s", gr_last_error());
-    if (gr_warmstart(&f->run) != GR_OK) fail_msg("%s", gr_last_error()); /* it spells actions */
+    ASSERT_OK(try_open(f, n, all));
+    ASSERT_OK(gr_warmstart(&f->run)); /* it spells actions */
     gr_engine_reset(&f->run.engine);
-}
-
-static void close_run(fixture* f)
-{
-    for (int i = 0; i < GROUPS; i++) gr_tree_free(&f->tree[i]);
-    gr_run_close(&f->run);
-    gr_config_free(&f->config);
-}
-
-static void roll(fixture* f)
-{
-    gr_rollout_task task[GROUPS];
-    for (int i = 0; i < GROUPS; i++) {
-        task[i] = (gr_rollout_task){.step = 1, .slot = i, .split = GR_TRAIN, .task = 20 + i};
-    }
-    gr_status st = gr_rollout_run(f->run.rollout, &f->run.train_settings, task, GROUPS, f->tree);
-    if (st != GR_OK) fail_msg("%s", gr_last_error());
 }
 
 /* Played by hand from the reset, the path to `node` meets the states that the tree says. */

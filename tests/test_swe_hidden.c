@@ -86,18 +86,9 @@ static void other_episodes_go_on(void** state)
 static bool open_world(void)
 {
     static gr_swe_settings s;
-    s = (gr_swe_settings){.max_turns = 20,
-                          .output = 600,
-                          .fetch_s = 300,
-                          .command_s = 60,
-                          .episode_s = 600,
-                          .tests_s = 60};
-    (void)snprintf(s.instances, sizeof s.instances, "envs/swe_tiny");
-    (void)snprintf(s.images, sizeof s.images, "docker.io/swebench");
-    (void)snprintf(s.cache, sizeof s.cache, "%s/tiny", scratch);
-    gr_sandbox_defaults(&s.sandbox);
+    s = tiny_settings("tiny");
+    s.output = 600;
     s.sandbox.running = 16;
-    (void)snprintf(s.sandbox.sandbox_dir, sizeof s.sandbox.sandbox_dir, "%s", scratch);
     ASSERT_OK(gr_swe_read(&tiny, "envs/swe_tiny"));
     if (gr_envs_open(&envs, &gr_world_swebench, &s, 8) == GR_OK) return true;
     printf("SKIPPED: %s\n", gr_last_error_text());

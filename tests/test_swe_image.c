@@ -12,37 +12,25 @@
 static char usual_path[2000], fake_path[2200];
 static gr_swe_set set; /* one instance, of an image */
 
-static void shell(const char* fmt, ...) GR_PRINTF(1, 2);
-static void shell(const char* fmt, ...)
-{
-    char script[2500], command[2700];
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(script, sizeof script, fmt, ap);
-    va_end(ap);
-    (void)snprintf(command, sizeof command, "set -e; cd %s; %s", scratch, script);
-    if (system(command) != 0) fail_msg("%s", command);
-}
-
 /* A system without programs of its own, which sees the host's /usr; in its /testbed a repository
  * with a future, a tracked file that it ignores, something it has built, and a trap. */
 static void make_image(void)
 {
     char here[1000];
     assert_non_null(getcwd(here, sizeof here));
-    shell("export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b "
-          "GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
-          "mkdir -p s/usr s/etc s/root s/tmp s/dev s/opt/miniconda3/bin; chmod 1777 s/tmp; "
-          "for f in bin sbin lib lib64; do ln -s usr/$f s/$f; done; "
-          "echo 'export ENTERED=$1' >s/opt/miniconda3/bin/activate; : >s/etc/hosts; "
-          "cp -R %s/envs/swe_tiny/intervals/repo s/testbed; cd s/testbed; git init -q; "
-          "echo '*.built' >.gitignore; echo 1 >kept.built; git add -A; git add -f kept.built; "
-          "git commit -qm base; echo '# mended' >>intervals.py; git commit -qam future; "
-          "git reset -q --hard HEAD~1; echo 2 >made.built; "
-          "printf '#!/bin/sh\\ntouch %s/trapped\\n' >.git/trap; chmod 755 .git/trap; "
-          "git config core.fsmonitor .git/trap; cd ../..; tar -cf image.tar -C s .; "
-          "rm -rf s/testbed; tar -cf bare.tar -C s .",
-          here, scratch);
+    run_script("export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b "
+               "GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+               "mkdir -p s/usr s/etc s/root s/tmp s/dev s/opt/miniconda3/bin; chmod 1777 s/tmp; "
+               "for f in bin sbin lib lib64; do ln -s usr/$f s/$f; done; "
+               "echo 'export ENTERED=$1' >s/opt/miniconda3/bin/activate; : >s/etc/hosts; "
+               "cp -R %s/envs/swe_tiny/intervals/repo s/testbed; cd s/testbed; git init -q; "
+               "echo '*.built' >.gitignore; echo 1 >kept.built; git add -A; git add -f kept.built; "
+               "git commit -qm base; echo '# mended' >>intervals.py; git commit -qam future; "
+               "git reset -q --hard HEAD~1; echo 2 >made.built; "
+               "printf '#!/bin/sh\\ntouch %s/trapped\\n' >.git/trap; chmod 755 .git/trap; "
+               "git config core.fsmonitor .git/trap; cd ../..; tar -cf image.tar -C s .; "
+               "rm -rf s/testbed; tar -cf bare.tar -C s .",
+               here, scratch);
 }
 
 static const char tool[] =
@@ -69,12 +57,12 @@ static const char tool[] =
 static void make_tools(void)
 {
     char path[100];
-    shell("mkdir bin cache");
+    run_script("mkdir bin cache");
     (void)snprintf(path, sizeof path, "%s/bin/podman", scratch);
     FILE* f = fopen(path, "w");
     assert_non_null(f);
     assert_true(fputs(tool, f) >= 0 && fclose(f) == 0);
-    shell("chmod 755 bin/podman; cp bin/podman bin/docker; cp bin/podman bin/apptainer");
+    run_script("chmod 755 bin/podman; cp bin/podman bin/docker; cp bin/podman bin/apptainer");
     (void)snprintf(usual_path, sizeof usual_path, "%s", getenv("PATH"));
     (void)snprintf(fake_path, sizeof fake_path, "%s/bin:%s", scratch, usual_path);
 }
@@ -133,13 +121,14 @@ static gr_status make(int backend, const char* image, double fetch_s, char path[
 
 static void check_tree(const char* path)
 {
-    shell("cd %s; test -L bin; test -x opt; test \"$(cat etc/hosts)\" = '127.0.0.1 localhost'; "
-          "cd testbed; test $(git rev-list --all --count) = 1; test -z \"$(git status "
-          "--porcelain)\"; "
-          "git ls-files --error-unmatch kept.built intervals.py >/dev/null; test -e made.built; "
-          "! grep -q mended intervals.py; test -z \"$(git ls-files made.built)\"; "
-          "test ! -e %s/trapped",
-          path, scratch);
+    run_script(
+        "cd %s; test -L bin; test -x opt; test \"$(cat etc/hosts)\" = '127.0.0.1 localhost'; "
+        "cd testbed; test $(git rev-list --all --count) = 1; test -z \"$(git status "
+        "--porcelain)\"; "
+        "git ls-files --error-unmatch kept.built intervals.py >/dev/null; test -e made.built; "
+        "! grep -q mended intervals.py; test -z \"$(git ls-files made.built)\"; "
+        "test ! -e %s/trapped",
+        path, scratch);
 }
 
 static void every_tool_gives_the_same_tree(void** state)
@@ -147,7 +136,7 @@ static void every_tool_gives_the_same_tree(void** state)
     (void)state;
     char path[4096], *calls;
     for (int backend = GR_SWE_PODMAN; backend <= GR_SWE_APPTAINER; backend++) {
-        shell("rm -rf cache/* calls");
+        run_script("rm -rf cache/* calls");
         ASSERT_OK(make(backend, "", 300, path));
         check_tree(path);
         calls = slurp(scratch, "calls", NULL);
@@ -160,9 +149,9 @@ static void every_tool_gives_the_same_tree(void** state)
 #endif
         if (backend != GR_SWE_APPTAINER) assert_non_null(strstr(calls, " rm -f box1\n"));
         free(calls);
-        shell("rm calls; test $(ls cache | wc -l) = 2");
+        run_script("rm calls; test $(ls cache | wc -l) = 2");
         ASSERT_OK(make(backend, "", 300, path)); /* it is there */
-        shell("test ! -e calls");
+        run_script("test ! -e calls");
         ASSERT_OK(make(backend, "localhost/other:1", 300, path)); /* another image's is not */
         calls = slurp(scratch, "calls", NULL);
         assert_non_null(calls);
@@ -174,12 +163,12 @@ static void every_tool_gives_the_same_tree(void** state)
 static void expect_error(int backend, const char* image, double fetch_s, const char* pattern)
 {
     char path[4096];
-    shell("rm -rf cache/* calls");
+    run_script("rm -rf cache/* calls");
     assert_int_equal(make(backend, image, fetch_s, path), GR_EIO);
     if (fnmatch(pattern, gr_last_error_text(), 0) != 0) {
         fail_msg("`%s` instead of `%s`", gr_last_error_text(), pattern);
     }
-    shell("test -z \"$(ls cache | grep -v 'log$')\"");
+    run_script("test -z \"$(ls cache | grep -v 'log$')\"");
 }
 
 static void what_goes_wrong_is_said_in_one_line(void** state)
@@ -195,9 +184,9 @@ static void what_goes_wrong_is_said_in_one_line(void** state)
     char* calls = slurp(scratch, "calls", NULL);
     assert_non_null(strstr(calls, "docker rm -f bare1\n")); /* also of what failed */
     free(calls);
-    shell("mv bin/apptainer bin/hidden");
+    run_script("mv bin/apptainer bin/hidden");
     expect_error(GR_SWE_APPTAINER, "r/x:1", 300, "*: fatal: no program apptainer in PATH");
-    shell("mv bin/hidden bin/apptainer");
+    run_script("mv bin/hidden bin/apptainer");
 }
 
 /* ---- an episode in an image -------------------------------------------------------------- */
@@ -218,21 +207,12 @@ static const gr_obs* sh(int h, const char* command)
 static gr_status open_world(int backend, const char* instances, const char* mirrors)
 {
     static gr_swe_settings s;
-    s = (gr_swe_settings){.backend = backend,
-                          .max_turns = 20,
-                          .output = 2000,
-                          .fetch_s = 300,
-                          .command_s = 60,
-                          .episode_s = 600,
-                          .tests_s = 60};
+    s = tiny_settings("cache");
+    s.backend = backend;
     (void)snprintf(s.instances, sizeof s.instances, "%s", instances);
     (void)snprintf(s.mirrors, sizeof s.mirrors, "%s", mirrors);
-    (void)snprintf(s.images, sizeof s.images, "docker.io/swebench");
-    (void)snprintf(s.cache, sizeof s.cache, "%s/cache", scratch);
     (void)snprintf(s.read, sizeof s.read, "/usr");
     (void)snprintf(s.setup, sizeof s.setup, "export MORE=more");
-    gr_sandbox_defaults(&s.sandbox);
-    (void)snprintf(s.sandbox.sandbox_dir, sizeof s.sandbox.sandbox_dir, "%s", scratch);
     return gr_envs_open(&envs, &gr_world_swebench, &s, 4);
 }
 
@@ -293,9 +273,10 @@ static void podman_itself_gives_that_tree(void** state)
     (void)state;
     char conf[100], path[4096];
     (void)snprintf(conf, sizeof conf, "%s/storage.conf", scratch);
-    shell("printf '[storage]\\ndriver = \"vfs\"\\ngraphroot = \"%s/g\"\\nrunroot = \"%s/r\"\\n' "
-          ">storage.conf; rm -rf cache/*",
-          scratch, scratch);
+    run_script(
+        "printf '[storage]\\ndriver = \"vfs\"\\ngraphroot = \"%s/g\"\\nrunroot = \"%s/r\"\\n' "
+        ">storage.conf; rm -rf cache/*",
+        scratch, scratch);
     (void)setenv("PATH", usual_path, 1);
     (void)setenv("CONTAINERS_STORAGE_CONF", conf, 1);
     char command[300];
@@ -304,7 +285,7 @@ static void podman_itself_gives_that_tree(void** state)
     if (system(command) == 0) {
         ASSERT_OK(make(GR_SWE_PODMAN, "localhost/grove-test:1", 300, path));
         check_tree(path);
-        shell("test -z \"$(podman ps -aq)\"");
+        run_script("test -z \"$(podman ps -aq)\"");
         assert_int_equal(make(GR_SWE_PODMAN, "localhost:1/none:1", 300, path), GR_EIO);
         assert_int_equal(fnmatch("*: cannot make the tree from localhost:1/none:1: Error: *",
                                  gr_last_error_text(), 0),

@@ -10,18 +10,6 @@ static gr_swe_instance task; /* at the second of three commits, the last of whic
 static char base[41], future[41];
 static char mirrors[100], cache[100];
 
-static void shell(const char* fmt, ...) GR_PRINTF(1, 2);
-static void shell(const char* fmt, ...)
-{
-    char script[2000], command[2200];
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(script, sizeof script, fmt, ap);
-    va_end(ap);
-    (void)snprintf(command, sizeof command, "set -e; cd %s; %s", scratch, script);
-    if (system(command) != 0) fail_msg("%s", command);
-}
-
 /* What a command prints, without the end of its line. */
 static void answer(char* out, size_t cap, const char* command)
 {
@@ -36,15 +24,15 @@ static void answer(char* out, size_t cap, const char* command)
 static void make_repository(void)
 {
     char command[300];
-    shell("export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b "
-          "GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; mkdir m cache web; "
-          "git -c init.defaultBranch=main init -q m/o__folder; cd m/o__folder; "
-          "for i in 1 2 3; do echo $i >file; echo 'left out export-ignore' >.gitattributes; "
-          "echo $i >left; git add -A; git commit -qm $i; done; cd ../..; "
-          "git clone -q --bare m/o__folder m/o__bare.git; "
-          "git -C m/o__folder bundle create -q ../o__bundle.bundle main; "
-          "mkdir web/o; git clone -q --bare m/o__folder web/o/url; "
-          "git -C web/o/url update-server-info");
+    run_script("export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b "
+               "GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; mkdir m cache web; "
+               "git -c init.defaultBranch=main init -q m/o__folder; cd m/o__folder; "
+               "for i in 1 2 3; do echo $i >file; echo 'left out export-ignore' >.gitattributes; "
+               "echo $i >left; git add -A; git commit -qm $i; done; cd ../..; "
+               "git clone -q --bare m/o__folder m/o__bare.git; "
+               "git -C m/o__folder bundle create -q ../o__bundle.bundle main; "
+               "mkdir web/o; git clone -q --bare m/o__folder web/o/url; "
+               "git -C web/o/url update-server-info");
     (void)snprintf(mirrors, sizeof mirrors, "%s/m", scratch);
     (void)snprintf(cache, sizeof cache, "%s/cache", scratch);
     (void)snprintf(command, sizeof command, "git -C %s/o__folder rev-parse HEAD~1", mirrors);
@@ -117,9 +105,9 @@ static void every_source_gives_the_same_commit(void** state)
         assert_int_equal(strlen(commit), 40);
         if (i == 0) (void)snprintf(first, sizeof first, "%s", commit);
         assert_string_equal(commit, first);
-        shell("test \"$(cat %s/file %s/left)\" = '2\n2'", path, path);
-        shell("test $(git -C %s rev-list --all --count) = 1; ! git -C %s cat-file -e %s 2>&1", path,
-              path, future);
+        run_script("test \"$(cat %s/file %s/left)\" = '2\n2'", path, path);
+        run_script("test $(git -C %s rev-list --all --count) = 1; ! git -C %s cat-file -e %s 2>&1",
+                   path, path, future);
     }
     (void)kill(server, SIGKILL);
     (void)waitpid(server, NULL, 0);
@@ -132,7 +120,8 @@ static void expect_error(const char* from, double fetch_s, const char* pattern)
     if (fnmatch(pattern, gr_last_error_text(), 0) != 0) {
         fail_msg("`%s` instead of `%s`", gr_last_error_text(), pattern);
     }
-    shell("test -z \"$(ls -d cache/x-1.?????? cache/x-1 2>/dev/null)\""); /* nothing half made */
+    run_script(
+        "test -z \"$(ls -d cache/x-1.?????? cache/x-1 2>/dev/null)\""); /* nothing half made */
 }
 
 static void what_cannot_be_had_is_said_in_one_line(void** state)
@@ -155,7 +144,7 @@ static void what_cannot_be_had_is_said_in_one_line(void** state)
     expect_error("ssh://127.0.0.1", 300, "*/o/none: fatal: transport 'ssh' not allowed");
     (void)snprintf(old, sizeof old, "%s", getenv("PATH"));
     (void)snprintf(path, sizeof path, "%s/bin:%s", scratch, old);
-    shell("mkdir bin; printf '#!/bin/sh\\nsleep 1000\\n' >bin/git; chmod 755 bin/git");
+    run_script("mkdir bin; printf '#!/bin/sh\\nsleep 1000\\n' >bin/git; chmod 755 bin/git");
     (void)setenv("PATH", path, 1);
     expect_error(url, 0.2, "x-1: cannot make the tree from *: not done within 0.2 s");
     (void)setenv("PATH", old, 1);
@@ -167,15 +156,16 @@ static void base_trees_are_made_once_and_checked(void** state)
     (void)state;
     char path[4096], tree[100];
     make_task("own-1", "o/own", "");
-    shell("mkdir own; echo 1 >own/a");
+    run_script("mkdir own; echo 1 >own/a");
     (void)snprintf(tree, sizeof tree, "%s/own", scratch);
     task.tree = tree;
     ASSERT_OK(make("", 300, path));
-    shell("test $(git -C %s rev-list --all --count) = 1; touch -d 2001-01-01 %s/a", path, path);
+    run_script("test $(git -C %s rev-list --all --count) = 1; touch -d 2001-01-01 %s/a", path,
+               path);
     ASSERT_OK(make("", 300, path));
-    shell("test $(date -r %s/a +%%Y) = 2001; echo 2 >%s/a", path, path);
+    run_script("test $(date -r %s/a +%%Y) = 2001; echo 2 >%s/a", path, path);
     ASSERT_OK(make("", 300, path));
-    shell("cmp -s %s/a own/a", path);
+    run_script("cmp -s %s/a own/a", path);
     task.tree = (char[]){""};
     assert_int_equal(make("", 300, path), GR_EARG);
     assert_non_null(strstr(gr_last_error_text(), "swebench.mirrors: empty, but own-1 needs o/own"));

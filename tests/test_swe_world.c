@@ -237,19 +237,11 @@ static void texts_are_read(void** state)
 
 static bool open_world(void)
 {
-    settings = (gr_swe_settings){.max_turns = 8,
-                                 .output = 6000,
-                                 .fetch_s = 300,
-                                 .command_s = 20,
-                                 .episode_s = 600,
-                                 .tests_s = 60};
-    (void)snprintf(settings.instances, sizeof settings.instances, "envs/swe_tiny");
-    (void)snprintf(settings.images, sizeof settings.images, "docker.io/swebench");
-    (void)snprintf(settings.cache, sizeof settings.cache, "%s/cache", scratch);
+    settings = tiny_settings("cache");
+    settings.max_turns = 8;
+    settings.output = 6000;
+    settings.command_s = 20;
     (void)snprintf(settings.predictions, sizeof settings.predictions, "%s/out.jsonl", scratch);
-    gr_sandbox_defaults(&settings.sandbox);
-    (void)snprintf(settings.sandbox.sandbox_dir, sizeof settings.sandbox.sandbox_dir, "%s",
-                   scratch);
     if (gr_envs_open(&envs, &gr_world_swebench, &settings, 8) == GR_OK) return true;
     printf("SKIPPED: %s\n", gr_last_error_text());
     return false;

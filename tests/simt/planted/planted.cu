@@ -234,6 +234,10 @@ __global__ void double_up(float* x, const float* y)
 {
     x[threadIdx.x] = 2 * y[threadIdx.x]; /* two_streams: the other stream still writes it */
 }
+__global__ void read_again(float* x, const float* y)
+{
+    x[threadIdx.x] = 2 * y[threadIdx.x]; /* copy_not_awaited: the other stream still clears it */
+}
 template <bool SOUND> static void two_streams(float* x)
 {
     cudaStream_t first, second;
@@ -260,6 +264,18 @@ template <bool SOUND> static void copy_too_early(float* x)
     const size_t bytes = N * sizeof *x;
     (void)cudaMemcpyAsync(x + N, x, bytes, /* copy_too_early: of what a launch still writes */
                           cudaMemcpyDeviceToDevice, second);
+    (void)cudaStreamDestroy(first);
+    (void)cudaStreamDestroy(second);
+}
+
+template <bool SOUND> static void copy_not_awaited(float* x)
+{
+    cudaStream_t first, second;
+    (void)cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+    (void)cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+    (void)cudaMemsetAsync(x, 0, N * sizeof *x, first);
+    if (SOUND) (void)cudaStreamSynchronize(first);
+    LAUNCH(read_again, 1, N, 0, second, x + N, x);
     (void)cudaStreamDestroy(first);
     (void)cudaStreamDestroy(second);
 }
@@ -300,6 +316,7 @@ template <bool SOUND> static void launch(const char* name, float* x, int* number
     ON(wait_is_no_barrier, 1, 0, x);
     ON(fragment_off_by_one_row, 1, 0, x);
     if (strcmp(name, "two_streams") == 0) two_streams<SOUND>(x);
+    if (strcmp(name, "copy_not_awaited") == 0) copy_not_awaited<SOUND>(x);
     if (strcmp(name, "copy_too_early") == 0) copy_too_early<SOUND>(x);
 }
 
