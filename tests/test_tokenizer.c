@@ -573,6 +573,9 @@ static void wrong_json_is_refused(void** state)
     refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{"
            "\"Regex\":\"[a&&b]\"}}}",
            "f: pre_tokenizer: intersections of classes are not supported");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{"
+           "\"Regex\":\"a|\\\\C\"}}}",
+           "f: pre_tokenizer: bad pattern: using \\C is disabled by the application");
     refuse("{\"decoder\":{\"type\":\"WordPiece\"}}",
            "f: decoder: type `WordPiece` is not supported");
     refuse("{\"model\":{\"vocab\":{\"a\":0}}}",

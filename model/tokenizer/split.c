@@ -67,8 +67,9 @@ gr_status gr_split_add(gr_tokenizer* t, const char* file, const char* key, const
     } else if (memmem(pattern, n, "&&", 2) != NULL) {
         return GR_FAIL(GR_EDATA, "%s: %s: intersections of classes are not supported", file, key);
     }
-    uint32_t options =
-        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
+    /* \C, one byte of a character, would cut where no text may be cut. */
+    uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
+                               : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     int code;
     PCRE2_SIZE at;
     gr_split* split = &t->split[t->n_splits];
