@@ -1,8 +1,10 @@
 /* keydoor.c - cross the frozen lake by way of a key: without it the goal is a locked door.
  *
  * A map is seen as rows of P H _ with K for the key and D for the door; when the key is taken, K is
- * gone and the door is the goal, G. A player on the locked door stands there like on ice. Signals
- * are privileged: progress counts the moves of both legs. */
+ * gone and the door is the goal, G. A player on the locked door stands there like on ice. Below the
+ * map stand row and column of the player and of what is to be reached next, since a small model
+ * does not find two letters in a map and compare their places: `P23 K41`. Signals are privileged:
+ * progress counts the moves of both legs. */
 #include "envs/keydoor.h"
 
 #include <stdio.h>
@@ -110,8 +112,9 @@ int gr_keydoor_render(const gr_keydoor* k, char* text)
         text[n++] = symbol(k, i);
         if (i % size == size - 1) text[n++] = '\n';
     }
-    text[n] = 0;
-    return n;
+    int at = k->lake.cell, next = k->has_key ? goal_of(&k->lake.map) : k->key;
+    return n + snprintf(text + n, (size_t)(GR_LAKE_OBS_CAP + 1 - n), "P%d%d %c%d%d\n", at / size,
+                        at % size, k->has_key ? 'G' : 'K', next / size, next % size);
 }
 
 int gr_keydoor_way(const gr_keydoor* k)

@@ -93,7 +93,7 @@ static void the_goal_counts_only_with_the_key(void** state)
     gr_keydoor k = open_field(3, 6);
     char text[GR_LAKE_OBS_CAP + 1];
     (void)gr_keydoor_render(&k, text);
-    assert_string_equal(text, "P__\n___\nK_D\n");
+    assert_string_equal(text, "P__\n___\nK_D\nP00 K20\n");
     for (int i = 0; i < 4; i++) assert_true(gr_keydoor_move(&s, &k, first[i]) == 0);
     assert_int_equal(k.lake.cell, 8); /* on the door, locked */
     assert_int_equal(k.lake.ended, GR_RUNNING);
@@ -102,7 +102,7 @@ static void the_goal_counts_only_with_the_key(void** state)
         assert_true(k.has_key == (i >= 2));
         assert_true(gr_keydoor_move(&s, &k, back[i]) == (i == 3));
         (void)gr_keydoor_render(&k, text);
-        if (i == 2) assert_string_equal(text, "___\n___\n_PG\n");
+        if (i == 2) assert_string_equal(text, "___\n___\n_PG\nP21 G22\n");
     }
     assert_int_equal(k.lake.ended, GR_END_TERMINAL);
 }

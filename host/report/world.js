@@ -1,9 +1,10 @@
 // world.js - what a world answered, as a reader would see it: a map with the way walked, or a terminal.
 
-/** Cells of a map in letters (P player, X player in a hole, H hole, K key, D closed door, G goal), or null. */
+/** Cells of a map in letters (P player, X player in a hole, H hole, K key, D closed door, G goal), or null.
+ *  Lines with digits are not of the map. */
 function readMap(text) {
   if (text.startsWith("Player:")) return readCoordinates(text);
-  const rows = text.replaceAll(" ", "").split("\n").filter((row) => row !== "");
+  const rows = text.replaceAll(" ", "").split("\n").filter((row) => row !== "" && !/\d/.test(row));
   const square = rows.length > 1 && rows.every((row) => row.length === rows.length && /^[PXHGKD_]+$/.test(row));
   return square ? rows.map((row) => [...row]) : null;
 }
