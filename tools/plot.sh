@@ -15,7 +15,8 @@ table, name = sys.argv[1:]
 data = json.load(open(table))
 # Okabe and Ito's colours, dark first: colour-blind readers tell them apart, and so does a black-and-white print.
 COLOUR = dict(flat_grpo="#000000", flat_rloo="#777777", flat_gigpo="#cc79a7", tree_random="#e69f00", tree_grpo="#56b4e9",
-              patr="#009e73", patr_retro="#d55e00", turn_gae="#0072b2", hiper_gain="#882255", hiper_term="#999933")
+              patr="#009e73", patr_retro="#d55e00", turn_gae="#0072b2", hiper_gain="#882255", hiper_term="#999933",
+              proceed="#332288")
 T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]
 title = open(name + ".md").readline().strip("# \n")
 curves = {m: c for m, c in data["curves"].items() if c}

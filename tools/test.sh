@@ -9,7 +9,7 @@ step() { printf '\n== %s\n' "$*"; }
 tools/install_packages.sh
 
 step "formatting and layers"
-git ls-files '*.c' '*.h' | xargs clang-format-14 --dry-run --Werror
+git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format-14 --dry-run --Werror
 tools/check_layers.sh
 tools/check_invariants.sh
 
