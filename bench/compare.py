@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares rollout methods at equal budget on FrozenLake regimes.
 
-Every run is an ordinary `grove train`, so an interrupted comparison goes on where it stopped. For each
-method the learning rate with the best mean over the tuning seeds is chosen, then fresh seeds are run at that
-rate and reported.
+Every run is an ordinary `grove train`, so an interrupted comparison goes on where it stopped; what a run came to
+is kept in the .json too, and a run that stands there with the same settings is not made again. For each method
+the learning rate with the best mean over the tuning seeds is chosen, then fresh seeds are run at that rate and
+reported.
 The budget is environment turns plus charged scorer calls, the same for every method. A step that is taken back
 has cost its turn, and the one made in its place costs another; the column `tokens` is all that was sampled, for
 steps made again as well.
@@ -15,12 +16,14 @@ Writes bench/results/compare-<regime>.md and .json; tools/plot.sh draws them. On
 gnuplot are used.
 """
 import argparse
+import hashlib
 import json
 import math
 import os
 import statistics
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -33,14 +36,14 @@ REGIMES = {  # budget in environment turns; a turn is about 5.3 tokens
               text="4x4, 45 % holes, base from 20 % holes and noise 0.55, horizon 12"),
     "Z": dict(config="configs/frozenlake_patr.json", turns=94000, set=[],
               text="4x4, 45 % holes, base from 20 % holes and noise 0.8 (start success 1 %), horizon 12"),
-    "K": dict(config="configs/keydoor_patr.json", turns=94000, set=[],
+    "K": dict(config="configs/keydoor_patr.json", turns=47000, set=[],
               more=["turn_gae", "hiper_term", "hiper_gain", "proceed"],
               configs={"hiper_term": "configs/keydoor_hiper.json", "hiper_gain": "configs/keydoor_hiper.json"},
-              method_set={"tree_random": ["patr.interval=5"], "patr": ["patr.interval=5"]},
-              text="key and door, 6x6, 15 % holes, base from noise 0.6 (start success 3 %), horizon 20"),
+              method_set={"tree_random": ["patr.interval=3"], "patr": ["patr.interval=3"]},
+              text="key and door, 6x6, 25 % holes, base from 15 % holes and noise 0.4 (start success 3 %), horizon 20"),
 }
 RATES = {"L": [3e-4, 6e-4, 1.2e-3, 2.4e-3], "X": [5e-4, 8e-4, 1.2e-3, 1.6e-3], "Z": [5e-4, 8e-4, 1.2e-3, 1.6e-3],
-         "K": [5e-4, 8e-4, 1.2e-3, 1.6e-3]}
+         "K": [5e-4, 1e-3]}
 METHODS = {
     "flat_grpo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=grpo"],
     "flat_rloo": ["rollout.strategy=flat", "rollout.group=8", "advantage.estimator=rloo"],
@@ -58,7 +61,7 @@ METHODS = {
                 "proceed.phi_scale=4"],
 }
 SOME = ["turn_gae", "hiper_term", "hiper_gain", "proceed"]
-TUNING_SEEDS = [101, 102, 103]  # two do not show how often a rate collapses
+TUNING_SEEDS = {"L": [101, 102, 103], "X": [101, 102, 103], "Z": [101, 102, 103], "K": [101, 102]}
 SEEDS = [1, 2, 3, 4, 5]
 
 
@@ -80,12 +83,13 @@ def run_name(method, rate, seed):
 
 
 def run_dir(regime, name):
-    return os.path.join(ROOT, "runs", "compare", regime, name)
+    """Seen from ROOT, where every run is started."""
+    return os.path.join("runs", "compare", regime, name)
 
 
-def grove(args, regime, name, overrides, config):
-    """Runs one training to its end, unless it is finished; returns its metrics."""
-    directory = run_dir(regime, name)
+def grove(args, regime, name, config, overrides):
+    """Runs one training to its end, unless it is finished; returns its metrics, none where it is not."""
+    directory = os.path.join(ROOT, run_dir(regime, name))
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     if not os.path.exists(os.path.join(directory, "finished")) and not args.report_only:
         command = [args.grove, "train", config, f"run.dir=runs/compare/{regime}",
@@ -94,30 +98,60 @@ def grove(args, regime, name, overrides, config):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\n{done.stderr}")
-    try:
-        with open(os.path.join(directory, "metrics.jsonl")) as f:
-            return [json.loads(line) for line in f]
-    except FileNotFoundError:
+    if not os.path.exists(os.path.join(directory, "finished")):
         return []
+    with open(os.path.join(directory, "metrics.jsonl")) as f:
+        return [json.loads(line) for line in f]
 
 
-def train(args, regime, method, rate, seed):
-    """One run; tuning seeds are evaluated at the end only."""
-    config = config_of(regime, method)
+class Results:
+    """The comparison's .json. What ended runs came to stands in it by name, with a hash of the settings they were
+    made with, and so outlives their folders."""
+
+    def __init__(self, regime):
+        self.path = os.path.join(ROOT, "bench", "results", f"compare-{regime}.json")
+        self.lock = threading.Lock()
+        self.content = {"runs": {}}
+        if os.path.exists(self.path):
+            with open(self.path) as f:
+                self.content |= json.load(f)
+
+    def run(self, name, settings):
+        run = self.content["runs"].get(name)
+        return run if run and run["settings"] == settings else None
+
+    def write(self, **parts):
+        with self.lock:
+            self.content |= parts
+            with open(self.path + ".new", "w") as f:
+                json.dump(self.content, f)
+            os.replace(self.path + ".new", self.path)
+
+
+def train(args, results, regime, method, rate, seed):
+    """One run as final() and evaluations() tell it, or None; tuning seeds are evaluated at the end only."""
+    name, config = run_name(method, rate, seed), config_of(regime, method)
     base = os.path.join(run_dir(regime, base_of(regime, config)), "checkpoints", "initial")
-    metrics = grove(args, regime, run_name(method, rate, seed),
-                    [*METHODS[method], *REGIMES[regime].get("method_set", {}).get(method, []),
-                     f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
-                     f"budget.turns={REGIMES[regime]['turns']}", f"warmstart.load={base}",
-                     *(["eval.every_share=1"] if seed in TUNING_SEEDS else [])], config)
-    print(f"{regime} {run_name(method, rate, seed)}: {final(metrics)['success']:.3f}", flush=True)
-    return metrics
+    overrides = [*METHODS[method], *REGIMES[regime].get("method_set", {}).get(method, []),
+                 f"optimizer.lr={rate:g}", f"run.seed={seed}", "budget.tokens=0",
+                 f"budget.turns={REGIMES[regime]['turns']}", f"warmstart.load={base}",
+                 *(["eval.every_share=1"] if seed in TUNING_SEEDS[regime] else [])]
+    with open(os.path.join(ROOT, config)) as f:
+        settings = hashlib.sha256("\n".join([f.read(), *REGIMES[regime]["set"], *overrides]).encode()).hexdigest()[:16]
+    run = results.run(name, settings)
+    if run:
+        return run
+    metrics = grove(args, regime, name, config, overrides)
+    if not metrics:
+        return None
+    run = dict(settings=settings, final=final(metrics), evaluations=evaluations(metrics))
+    results.write(runs=results.content["runs"] | {name: run})
+    print(f"{regime} {name}: {run['final']['success']:.3f}", flush=True)
+    return run
 
 
 def final(metrics):
     """What a run is judged by: its last evaluation, and its ledger."""
-    if not metrics:
-        return dict(success=math.nan, greedy=math.nan, minutes=math.nan)
     last = metrics[-1]
     seconds = sum(m.get(k) or 0 for m in metrics for k in ("time/gen", "time/env", "time/score", "time/train"))
     return dict(success=last.get("eval/success", math.nan), greedy=last.get("eval/success_greedy", math.nan),
@@ -130,6 +164,11 @@ def final(metrics):
                                        if m.get("tree/informative_nodes_per_1k_tokens") is not None))
 
 
+def evaluations(metrics):
+    """(environment turns, held-out success) through a run."""
+    return [(m.get("budget/env_turns", 0), m["eval/success"]) for m in metrics if m.get("eval/success") is not None]
+
+
 def mean_half(values):
     """Mean and half width of the 95 % interval (Student's t)."""
     if len(values) < 2:
@@ -139,9 +178,7 @@ def mean_half(values):
 
 def curve(runs):
     """Held-out success against environment turns, mean over runs, on a common grid."""
-    series = []
-    for metrics in runs:
-        series.append([(m.get("budget/env_turns", 0), m["eval/success"]) for m in metrics if m.get("eval/success") is not None])
+    series = [run["evaluations"] for run in runs]
     if not series:
         return []
     end = min(s[-1][0] for s in series)
@@ -163,22 +200,22 @@ def own_bases(regime, runs):
     return f" but {', '.join(own)}, whose base learnt the same demonstrations with switch, subgoal and action" if own else ""
 
 
-def report(args, regime, best, tuned, runs):
+def report(results, regime, best, tuned, runs):
+    """Table, .json and figures of {method: {seed: run}}."""
     out = [f"# Regime {regime}: {REGIMES[regime]['text']}", "",
            f"Budget {REGIMES[regime]['turns']} environment turns (scorer calls of this comparison cost none), "
            f"{len(SEEDS)} seeds, 500 held-out maps, one base model for all{own_bases(regime, runs)}. Rates tried: "
-           f"{', '.join(f'{r:g}' for r in RATES[regime])} on seeds {', '.join(map(str, TUNING_SEEDS))}, which are "
+           f"{', '.join(f'{r:g}' for r in RATES[regime])} on seeds {', '.join(map(str, TUNING_SEEDS[regime]))}, which are "
            f"not reported.", "",
            f"    bench/compare.py {regime}", "",
            "| method | rate | success T=1 | 95 % | minus flat_grpo | 95 % | greedy | turns | tokens | loss tokens | as flat rows | all-fail groups | informative nodes / 1k tokens | minutes |",
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
-    reference = {s: final(m)["success"] for s, m in runs.get("flat_grpo", {}).items()}
-    for method, by_seed in runs.items():
-        f = [final(m) for m in by_seed.values() if m]
-        if not f:
-            continue
+    ends = {m: {s: run["final"] for s, run in by_seed.items()} for m, by_seed in runs.items()}
+    reference = ends.get("flat_grpo", {})
+    for method, by_seed in ends.items():
+        f = list(by_seed.values())
         s, h = mean_half([x["success"] for x in f])
-        d, dh = mean_half([final(m)["success"] - reference[k] for k, m in by_seed.items() if m and k in reference])
+        d, dh = mean_half([x["success"] - reference[k]["success"] for k, x in by_seed.items() if k in reference])
         g, _ = mean_half([x["greedy"] for x in f])
         avg = {k: statistics.fmean(x[k] for x in f) for k in f[0]}
         out.append(f"| {method} | {best[method]:g} | {100 * s:.1f} | ±{100 * h:.1f} | {100 * d:+.1f} | ±{100 * dh:.1f} | "
@@ -188,15 +225,10 @@ def report(args, regime, best, tuned, runs):
             "|---|" + "---|" * len(RATES[regime])]
     for method, by_rate in tuned.items():
         out.append(f"| {method} | " + " | ".join(" / ".join(f"{100 * x:.1f}" for x in by_rate[r]) for r in RATES[regime]) + " |")
-    results = os.path.join(ROOT, "bench", "results")
-    os.makedirs(results, exist_ok=True)
-    with open(os.path.join(results, f"compare-{regime}.md"), "w") as f:
+    with open(os.path.join(ROOT, "bench", "results", f"compare-{regime}.md"), "w") as f:
         f.write("\n".join(out) + "\n")
-    curves = {m: curve([x for x in by_seed.values() if x]) for m, by_seed in runs.items()}
-    with open(os.path.join(results, f"compare-{regime}.json"), "w") as f:
-        json.dump({"rates": best, "tuning": {m: {f"{r:g}": v for r, v in t.items()} for m, t in tuned.items()},
-                   "final": {m: {s: final(x) for s, x in by_seed.items() if x} for m, by_seed in runs.items()},
-                   "curves": curves}, f)
+    results.write(rates=best, tuning={m: {f"{r:g}": v for r, v in t.items()} for m, t in tuned.items()}, final=ends,
+                  curves={m: curve(by_seed.values()) for m, by_seed in runs.items()})
     subprocess.run([os.path.join(ROOT, "tools", "plot.sh"), f"bench/results/compare-{regime}.json"], check=True)
     print("\n".join(out))
 
@@ -212,17 +244,22 @@ def main():
     regime = args.regime
     args.methods = args.methods or methods_of(regime)
     for config in dict.fromkeys(config_of(regime, m) for m in args.methods):
-        grove(args, regime, base_of(regime, config), ["budget.tokens=1", "run.seed=7", "eval.tasks=0"], config)
+        grove(args, regime, base_of(regime, config), config, ["budget.tokens=1", "run.seed=7", "eval.tasks=0"])
+    results = Results(regime)
     with ThreadPoolExecutor(args.jobs) as pool:
-        jobs = [(m, r, s) for m in args.methods for r in RATES[regime] for s in TUNING_SEEDS]
-        runs = dict(zip(jobs, pool.map(lambda j: train(args, regime, *j), jobs)))
-        tuned = {m: {r: [final(runs[m, r, s])["success"] for s in TUNING_SEEDS] for r in RATES[regime]}
+        def all_runs(jobs):
+            runs = dict(zip(jobs, pool.map(lambda job: train(args, results, regime, *job), jobs)))
+            missing = [run_name(*job) for job, run in runs.items() if run is None]
+            if missing:
+                sys.exit(f"no table without {', '.join(missing)}")
+            return runs
+
+        tuning = all_runs([(m, r, s) for m in args.methods for r in RATES[regime] for s in TUNING_SEEDS[regime]])
+        tuned = {m: {r: [tuning[m, r, s]["final"]["success"] for s in TUNING_SEEDS[regime]] for r in RATES[regime]}
                  for m in args.methods}  # success per rate and tuning seed
         best = {m: max(t, key=lambda r: statistics.fmean(t[r])) for m, t in tuned.items()}
-        jobs = [(m, best[m], s) for s in SEEDS for m in args.methods]
-        done = dict(zip(jobs, pool.map(lambda j: train(args, regime, *j), jobs)))
-    runs = {m: {s: done[m, best[m], s] for s in SEEDS} for m in args.methods}
-    report(args, regime, best, tuned, runs)
+        done = all_runs([(m, best[m], s) for s in SEEDS for m in args.methods])
+    report(results, regime, best, tuned, {m: {s: done[m, best[m], s] for s in SEEDS} for m in args.methods})
 
 
 if __name__ == "__main__":
