@@ -207,6 +207,17 @@ def hostile(page, grove, folder):
     b.key("Escape")
 
 
+def key_and_door(page, grove, folder):
+    """The map above the line of coordinates, with what lies on it."""
+    first, then = "P__\n_H_\nK_D\nP00 K20\n", "___\nPH_\nK_D\nP10 K20\n"
+    page.b.open(report(grove, folder, write_run(folder, "door", [node(0, -1, 0, observation=first, tokens=[], logp=[]),
+                                                                  node(1, 0, 1, action="down\n", observation=then)])), "#trees/0/1/0/1")
+    page.b.wait("document.querySelector('.node.selected')")
+    page.check("a lake with a key is a map of its cells", "document.querySelectorAll('.panel .map .ice').length === 9")
+    page.check("key, door and hole lie on it", "['key', 'door', 'hole', 'way'].every((c) => "
+               "document.querySelectorAll(`.panel .map .${c}`).length === 1)")
+
+
 def damaged(page, grove, folder):
     """Lines that are JSON but no trees are told, not drawn."""
     for name, nodes in (("no-nodes", []), ("holes", [node(0, -1, 0), node(2, 0, 1)])):
@@ -295,6 +306,7 @@ def main():
         browser.theme("light")
         repositories(page, grove, folder)
         hostile(page, grove, folder)
+        key_and_door(page, grove, folder)
         damaged(page, grove, folder)
         many_nodes(page, grove, folder)
         killed(page, grove, folder, run)
