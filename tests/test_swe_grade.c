@@ -85,7 +85,12 @@ static void patches_apply_in_four_ways(void** state)
     "PASSED test_intervals.py::test_empty_intervals_vanish\\n"  \
     "PASSED test_intervals.py::test_gaps\\n"                    \
     "PASSED test_intervals.py::test_an_inner_interval_changes_nothing\\n"
-#define SAY "sys.stdout.write('" PASSED_LINES "'); sys.stdout.flush()\n"
+/* pytest's capture keeps the true output in some descriptor of its own. */
+#define SPEAK                                                                                  \
+    "import os\ndef say(text):\n    for fd in (1, *range(3, 20)):\n        try:\n            " \
+    "os.write(fd, text)\n        except OSError:\n            pass\n"
+#define SAY        "say(b'" PASSED_LINES "')\n"
+#define MARK(text) "say(b'\\n" text "\\n')\n"
 
 /* Each is a file that a patch adds; none may come out as solved. */
 static void forgeries_fail(void** state)
@@ -94,16 +99,13 @@ static void forgeries_fail(void** state)
     static const struct {
         const char *name, *file, *lines;
     } attempt[] = {
-        {"results printed, then away", "conftest.py", "import os, sys\n" SAY "os._exit(0)\n"},
-        {"the same with a failing status", "conftest.py", "import os, sys\n" SAY "os._exit(1)\n"},
-        {"end marker too", "conftest.py",
-         "import os, sys\nprint()\n" SAY "print('" GR_SWE_END
-         "')\nsys.stdout.flush()\nos._exit(1)\n"},
-        {"another start marker", "conftest.py",
-         "import os, sys\nprint('" GR_SWE_END "')\nprint('" GR_SWE_START "')\n" SAY},
+        {"results printed, then away", "conftest.py", SPEAK SAY "os._exit(0)\n"},
+        {"the same with a failing status", "conftest.py", SPEAK SAY "os._exit(1)\n"},
+        {"end marker too", "conftest.py", SPEAK SAY MARK(GR_SWE_END) "os._exit(1)\n"},
+        {"another start marker", "conftest.py", SPEAK MARK(GR_SWE_END) MARK(GR_SWE_START) SAY},
         {"at the end of the session", "conftest.py",
-         "import os, sys\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0\n    " SAY
-         "    os._exit(0)\n"},
+         SPEAK "def pytest_sessionfinish(session):\n    session.exitstatus = 0\n    " SAY
+               "    os._exit(0)\n"},
         {"failures declared passes", "conftest.py",
          "def pytest_runtest_logreport(report):\n    report.outcome = 'passed'\n"},
         {"failures declared passes early", "conftest.py",
@@ -112,12 +114,12 @@ static void forgeries_fail(void** state)
          "    r.outcome = 'passed'\n    r.longrepr = None\n"},
         {"tests skipped", "conftest.py",
          "def pytest_collection_modifyitems(items):\n    del items[:]\n"},
-        {"another pytest", "pytest.py", "import os, sys\n" SAY "os._exit(1)\n"},
+        {"another pytest", "pytest.py", SPEAK SAY "os._exit(1)\n"},
         {"a child that outlives the run", "conftest.py",
-         "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1)\n    " SAY
-         "    os._exit(0)\n"},
+         SPEAK "import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1)\n    " SAY
+               "    os._exit(0)\n"},
         {"the shell killed", "conftest.py",
-         "import os, sys\n" SAY "print('" GR_SWE_END "', flush=True)\nos.kill(os.getppid(), 9)\n"},
+         SPEAK SAY MARK(GR_SWE_END) "os.kill(os.getppid(), 9)\n"},
         {"options in a file", "pytest.ini", "[pytest]\naddopts = --co -q\n"},
     };
     int64_t task = find_tiny("tiny__intervals-1");
@@ -131,6 +133,19 @@ static void forgeries_fail(void** state)
         free(log);
         free(patch);
     }
+}
+
+/* A runner that does not get to its tests has claimed nothing. */
+static void a_run_that_breaks_off_is_no_forgery(void** state)
+{
+    (void)state;
+    int64_t task = find_tiny("tiny__intervals-1");
+    char* broken = new_file("conftest.py", "import a_module_that_nobody_has\n");
+    char* forged = new_file("conftest.py", SPEAK SAY "os._exit(1)\n");
+    assert_int_equal(grade(task, broken, NULL).outcome, GR_SWE_UNPROVEN);
+    assert_int_equal(grade(task, forged, NULL).outcome, GR_SWE_FORGED);
+    free(broken);
+    free(forged);
 }
 
 /* What a patch does to the judge's own files is undone before they run. */
@@ -275,6 +290,7 @@ int main(void)
         cmocka_unit_test(gold_resolves_and_empty_does_not),
         cmocka_unit_test(patches_apply_in_four_ways),
         cmocka_unit_test(forgeries_fail),
+        cmocka_unit_test(a_run_that_breaks_off_is_no_forgery),
         cmocka_unit_test(the_judges_files_are_the_judges),
         cmocka_unit_test(a_test_that_hangs_costs_its_time),
         cmocka_unit_test(the_runner_of_sympy_is_understood),

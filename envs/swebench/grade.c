@@ -286,6 +286,8 @@ void gr_swe_grader_end(gr_swe_grader* g)
     free(g);
 }
 
+/* Without the random tests a log that has passes is forged; one that has none is of a run that
+ * did not come so far. */
 static void read_log(gr_swe_grader* g, const gr_sandbox_reply* r)
 {
     gr_swe_results results = {0};
@@ -293,8 +295,15 @@ static void read_log(gr_swe_grader* g, const gr_sandbox_reply* r)
     int code = g->has_canary && r->code == 1 ? 0 : r->code;
     bool proven = gr_swe_log_read(g->parser, r->output, r->n_output, code, &results);
     bool genuine = !g->has_canary || canary_lives(g, &results, r->code);
-    g->grade.outcome = !proven ? GR_SWE_UNPROVEN : genuine ? GR_SWE_GRADED : GR_SWE_FORGED;
-    if (proven && genuine) g->grade.verdict = gr_swe_judge(g->j.instance, &results);
+    gr_swe_verdict said = gr_swe_judge(g->j.instance, &results);
+    if (!proven || (!genuine && said.f2p_passed + said.p2p_passed == 0)) {
+        g->grade.outcome = GR_SWE_UNPROVEN;
+    } else if (!genuine) {
+        g->grade.outcome = GR_SWE_FORGED;
+    } else {
+        g->grade.outcome = GR_SWE_GRADED;
+        g->grade.verdict = said;
+    }
     gr_swe_results_free(&results);
 }
 

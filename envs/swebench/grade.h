@@ -17,8 +17,8 @@ typedef enum gr_swe_outcome {
     GR_SWE_UNAPPLIED,   /* the patch does not apply in any way */
     GR_SWE_NO_TESTS,    /* the judge's own patch does not apply on top of it */
     GR_SWE_OUT_OF_TIME, /* or out of memory, disk or output */
-    GR_SWE_UNPROVEN,    /* the log does not describe what ran */
-    GR_SWE_FORGED,      /* the random tests are missing or say the wrong thing */
+    GR_SWE_UNPROVEN,    /* the log does not describe what ran, or nothing did */
+    GR_SWE_FORGED,      /* passes, but the random tests are missing or say the wrong thing */
     GR_SWE_NO_SANDBOX,  /* the sandbox failed; nothing is known */
     GR_N_SWE_OUTCOMES
 } gr_swe_outcome;
