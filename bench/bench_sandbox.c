@@ -2,15 +2,18 @@
  *
  *   bench_sandbox fork TREE     latency of forks against copies of the tree, a git repository
  *   bench_sandbox hold          ways out and hogs: how each ends
+ *   bench_sandbox live TREE     10, 100 and 300 sandboxes at a time, and one more than may be
  *
  * Prints markdown. A fork is timed from the request to the reply, one child at a time; the helper
  * is another process, so the way there and back is in it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "envs/sandbox/files.h"
@@ -248,12 +251,208 @@ static void print_hogs(void)
     }
 }
 
+/* ---- many at a time -------------------------------------------------------------------------- */
+
+enum { MOST_LIVE = 300, ROUNDS = 5 };
+
+/* The first child of a process; *n: how many it has. */
+static int child_of(int pid, int* n)
+{
+    char path[64];
+    int first = 0, child;
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+    FILE* f = fopen(path, "r");
+    if (f == NULL) die(path);
+    for (*n = 0; fscanf(f, "%d", &child) == 1; (*n)++) first = *n == 0 ? child : first;
+    (void)fclose(f);
+    return first;
+}
+
+static int count_mounts(int pid)
+{
+    char path[64];
+    int n = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/mounts", pid);
+    FILE* f = fopen(path, "r");
+    if (f == NULL) die(path);
+    for (int c; (c = fgetc(f)) != EOF;) n += c == '\n';
+    (void)fclose(f);
+    return n;
+}
+
+static double resident_mb(int pid)
+{
+    char path[64];
+    long all = 0, resident = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/statm", pid);
+    FILE* f = fopen(path, "r");
+    if (f == NULL || fscanf(f, "%ld %ld", &all, &resident) != 2) die(path);
+    (void)fclose(f);
+    return (double)resident * (double)sysconf(_SC_PAGESIZE) / 1e6;
+}
+
+static double store_mb(int helper) /* which stands in its store */
+{
+    char path[64];
+    struct statfs s;
+    (void)snprintf(path, sizeof path, "/proc/%d/cwd", helper);
+    if (statfs(path, &s) != 0) die(path);
+    return (double)(s.f_blocks - s.f_bfree) * (double)s.f_bsize / 1e6;
+}
+
+static int count_paths(const char* pattern)
+{
+    glob_t found;
+    int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    return n;
+}
+
+static char place[64], groups[2][100]; /* the helper's folder is in `place` alone */
+
+/* Control groups in those of this helper; `own` adds these. */
+static int count_groups(bool own)
+{
+    int n = 0;
+    char pattern[sizeof groups[0] + 4];
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(pattern, sizeof pattern, "%.99s/*/", groups[i]);
+        n += count_paths(pattern) + (own ? count_paths(groups[i]) : 0);
+    }
+    return n;
+}
+
+static void open_place(gr_sandbox_settings* s)
+{
+    glob_t found;
+    (void)snprintf(place, sizeof place, "/tmp/bench_sandbox_XXXXXX");
+    if (mkdtemp(place) == NULL) die("/tmp: cannot write");
+    (void)snprintf(s->sandbox_dir, sizeof s->sandbox_dir, "%s", place);
+    s->live = MOST_LIVE;
+    s->space_mb = 4096;
+    s->patience_s = 0;
+    if (gr_sandbox_open(&box, s) != GR_OK) die(gr_last_error());
+    char pattern[80];
+    (void)snprintf(pattern, sizeof pattern, "%s/grove-sandbox-*", place);
+    if (glob(pattern, 0, NULL, &found) != 0) die("the helper has no folder");
+    const char* name = strrchr(found.gl_pathv[0], '/') + 1;
+    (void)snprintf(groups[0], sizeof groups[0], "/sys/fs/cgroup/%.60s", name);
+    (void)snprintf(groups[1], sizeof groups[1], "/sys/fs/cgroup/*/%.60s", name);
+    globfree(&found);
+}
+
+/* Asks sandboxes 1 to n for the same command at once. */
+static double seconds_at_once(int n, const char* text)
+{
+    const char* const argv[] = {"bash", "-c", text, NULL};
+    const gr_sandbox_command c = {.argv = argv, .time_s = 60, .head = 2000};
+    gr_sandbox_reply r;
+    double start = gr_now_s();
+    for (int i = 1; i <= n; i++) (void)gr_sandbox_run(box, i, &c);
+    while (gr_sandbox_poll(box, true, &r)) {
+        if (r.error != GR_SANDBOX_OK || r.code != 0) die("a command went wrong");
+    }
+    return gr_now_s() - start;
+}
+
+/* n live ones, half of them forks of the others, each with 100 kB of its own or its parent's. */
+static void print_live(const char* tree, int helper, int n)
+{
+    static double ms[ROUNDS * MOST_LIVE];
+    int children, mounts = count_mounts(helper);
+    double start = gr_now_s();
+    for (int i = 1; i <= n / 2; i++) create(i, tree);
+    double created = gr_now_s() - start;
+    (void)seconds_at_once(n / 2, "head -c 100000 /dev/urandom >own");
+    start = gr_now_s();
+    for (int i = 1; i <= n / 2; i++) (void)await(gr_sandbox_fork(box, i, n / 2 + i));
+    double forked = gr_now_s() - start;
+    double at_once = seconds_at_once(n, "echo x >>own2");
+    for (int i = 0; i < ROUNDS * n; i++) ms[i] = time_command(1 + i % n);
+    (void)child_of(helper, &children);
+    qsort(ms, (size_t)(ROUNDS * n), sizeof *ms, by_size);
+    printf("| %d | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f | %.1f | %d | %d | %d |\n", n,
+           n / 2 / created, n / 2 / forked, n / at_once, ms[ROUNDS * n / 2],
+           ms[ROUNDS * n * 99 / 100], resident_mb(helper), store_mb(helper),
+           count_mounts(helper) - mounts, children, count_groups(false));
+}
+
+static void end_all(int n)
+{
+    for (int i = 1; i <= n; i++) (void)await(gr_sandbox_end(box, i));
+}
+
+/* Asks for one more than may be, by a connection that waits so long for room. */
+static void print_one_more(const gr_sandbox_settings* limits, double patience_s, const char* tree,
+                           bool room)
+{
+    static const char* const class_name[] = {"made", "full", "refused", "broken", "gone"};
+    gr_sandbox_settings s = *limits;
+    gr_sandbox* other;
+    gr_sandbox_reply r;
+    s.patience_s = patience_s;
+    if (gr_sandbox_open(&other, &s) != GR_OK) die(gr_last_error());
+    double start = gr_now_s();
+    int64_t asked = gr_sandbox_create(other, 1, &(gr_sandbox_tree){.tree = tree, .at = "/testbed"});
+    if (room) {
+        (void)gr_sandbox_poll(other, false, &r);
+        (void)usleep(500000);
+        (void)await(gr_sandbox_end(box, MOST_LIVE));
+    }
+    gr_sandbox_wait(other, asked, &r);
+    printf("| %g | %s | %s | %.2f | %s |\n", patience_s, room ? "after 0.5 s" : "none",
+           class_name[r.error], gr_now_s() - start, r.error == GR_SANDBOX_OK ? "" : r.reason);
+    gr_sandbox_close(other);
+}
+
+static void bench_live(const char* tree)
+{
+    gr_sandbox_settings s;
+    int n;
+    gr_sandbox_defaults(&s);
+    open_place(&s);
+    int helper = child_of(getpid(), &n);
+    double load[3] = {0};
+    (void)getloadavg(load, 3);
+    printf("%s. %ld processors, load average %.1f when it began; live %lld, space_mb %lld, all "
+           "else as by default.\n\n",
+           gr_sandbox_describe(box), sysconf(_SC_NPROCESSORS_ONLN), load[0], (long long)s.live,
+           (long long)s.space_mb);
+    printf("| live | created /s | forked /s | commands /s, all at once | a command, median ms | "
+           "99 %% ms | helper, MB | files, MB | mounts | processes | control groups |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|\n");
+    static const int counts[] = {10, 100, MOST_LIVE};
+    for (int i = 0; i < GR_COUNT(counts); i++) {
+        if (i > 0) end_all(counts[i - 1]);
+        print_live(tree, helper, counts[i]);
+    }
+    printf("\n| patience_s | room | one more is | after s | reason |\n|---|---|---|---|---|\n");
+    print_one_more(&s, 0, tree, false);
+    print_one_more(&s, 2, tree, false);
+    print_one_more(&s, 30, tree, true);
+    end_all(MOST_LIVE - 1);
+    printf("\nAfter the last is closed: %d control groups in the helper's, %.1f MB of files.\n",
+           count_groups(false), store_mb(helper));
+    gr_sandbox_close(box);
+    gr_sandbox_stop();
+    char pattern[80];
+    (void)snprintf(pattern, sizeof pattern, "%s/*", place);
+    printf("After the helper's end: %d entries in its place, %d control groups.\n",
+           count_paths(pattern), count_groups(true));
+    (void)rmdir(place);
+}
+
 int main(int argc, char** argv)
 {
     gr_sandbox_settings s;
     bool forks = argc == 3 && strcmp(argv[1], "fork") == 0;
     bool hold = argc == 2 && strcmp(argv[1], "hold") == 0;
-    if (!forks && !hold) die("fork TREE, or hold");
+    bool live = argc == 3 && strcmp(argv[1], "live") == 0;
+    if (!forks && !hold && !live) die("fork TREE, hold, or live TREE");
+    if (live) {
+        bench_live(argv[2]);
+        return 0;
+    }
     gr_sandbox_defaults(&s);
     s.memory_mb = 256;
     s.pids = 64;
