@@ -47,7 +47,14 @@ gr_status gr_evaluate(gr_run* run, gr_split split, int64_t tasks, int64_t sample
     s.max_tree_turns = 0;
     s.sampling = *sampling;
     s.purpose = GR_FOR_EVAL;
-    tasks = GR_MIN(tasks, gr_envs_n_tasks(run->envs, split));
+    int64_t there = gr_envs_n_tasks(run->envs, split);
+    if (tasks > 0 && there == 0) {
+        return GR_FAIL(GR_EARG,
+                       "eval.tasks = %lld, but env.name = %s holds no task out; 0: no "
+                       "evaluation",
+                       (long long)tasks, run->config->env.name);
+    }
+    tasks = GR_MIN(tasks, there);
     *out = (gr_eval_result){.tasks = tasks, .samples = samples};
     int64_t total = tasks * samples, solved = 0;
     GR_RESERVE(run->tree, run->tree_cap, GR_MIN(total, CHUNK));

@@ -156,17 +156,24 @@ static const gr_swe_instance* instance_at(const swebench* w, int64_t i)
     return i < w->train.n ? &w->train.instance[i] : &w->test.instance[i - w->train.n];
 }
 
+static gr_swe_sources sources(const swebench* w)
+{
+    return (gr_swe_sources){.backend = w->s->backend,
+                            .mirrors = w->s->mirrors,
+                            .images = w->s->images,
+                            .cache = w->s->cache,
+                            .fetch_s = w->s->fetch_s};
+}
+
 static gr_status read_instances(swebench* w)
 {
+    const gr_swe_sources from = sources(w);
     GR_TRY(gr_swe_read(&w->train, w->s->instances));
     if (has_test_file(w)) GR_TRY(gr_swe_read(&w->test, w->s->test_instances));
     int64_t n = w->train.n + w->test.n;
-    for (int64_t i = 0; i < n; i++) GR_TRY(gr_swe_check(instance_at(w, i)));
-    for (int64_t i = 0; i < n && w->s->backend != GR_SWE_SANDBOX; i++) {
-        const gr_swe_instance* x = instance_at(w, i);
-        if (x->tree[0] == 0 || x->image[0] != 0) continue;
-        return GR_FAIL(GR_EDATA, "%s: brings its own sources, but swebench.backend needs an image",
-                       x->id);
+    for (int64_t i = 0; i < n; i++) {
+        GR_TRY(gr_swe_check(instance_at(w, i)));
+        GR_TRY(gr_swe_check_source(instance_at(w, i), &from));
     }
     w->tree = calloc((size_t)n, sizeof *w->tree);
     return w->tree == NULL ? GR_FAIL(GR_ENOMEM, "swebench: out of memory") : GR_OK;
@@ -176,11 +183,7 @@ static gr_status make_tree(swebench* w, int64_t i)
 {
     char path[4096];
     if (w->tree[i] != NULL) return GR_OK;
-    const gr_swe_sources from = {.backend = w->s->backend,
-                                 .mirrors = w->s->mirrors,
-                                 .images = w->s->images,
-                                 .cache = w->s->cache,
-                                 .fetch_s = w->s->fetch_s};
+    const gr_swe_sources from = sources(w);
     GR_TRY(gr_swe_tree(instance_at(w, i), &from, path));
     w->tree[i] = gr_swe_copy(path, strlen(path));
     return GR_OK;

@@ -142,7 +142,8 @@ static gr_status find_image(const gr_swe_instance* x, const char* images, char* 
         return GR_OK;
     }
     if (x->tree[0] != 0) {
-        return GR_FAIL(GR_EARG, "%s: brings its own sources and names no image", x->id);
+        return GR_FAIL(GR_EDATA, "%s: brings its own sources, but swebench.backend needs an image",
+                       x->id);
     }
     for (const char* at = x->id; *at != 0; at++) id[n++] = (char)tolower((unsigned char)*at);
     id[n] = 0;
@@ -160,6 +161,12 @@ static gr_status find_source(const gr_swe_instance* x, const gr_swe_sources* fro
     if (x->tree[0] == 0) return find_repository(x, from->mirrors, source);
     (void)snprintf(source, PATH_MAX_BYTES, "%s", x->tree);
     return GR_OK;
+}
+
+gr_status gr_swe_check_source(const gr_swe_instance* x, const gr_swe_sources* from)
+{
+    char source[PATH_MAX_BYTES];
+    return find_source(x, from, source);
 }
 
 /* As an argument of a program, which does not change it. */

@@ -24,6 +24,8 @@ typedef struct gr_swe_sources {
     double fetch_s; /* until a tree must have been made */
 } gr_swe_sources;
 
+/* Is there what the tree would be made from? A URL or a registry is not asked. */
+GR_MUST_CHECK gr_status gr_swe_check_source(const gr_swe_instance* x, const gr_swe_sources* from);
 /* path has room for 4096 bytes. */
 GR_MUST_CHECK gr_status gr_swe_tree(const gr_swe_instance* x, const gr_swe_sources* from,
                                     char* path);
